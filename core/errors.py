@@ -1,0 +1,45 @@
+"""The three families of errors, and the few members that callers tell apart.
+
+Every error raised on purpose belongs to one of them, so that a shell can decide what to do without reading text:
+``UserError`` is the caller's to mend (HTTP 4xx), ``CapacityError`` is expected under load (429 or 503), and
+``InvariantError`` is a bug in Stepwell (stop serving, keep the evidence).
+"""
+
+from __future__ import annotations
+
+
+class StepwellError(Exception):
+    """Base of the three families; never raised itself."""
+
+
+class UserError(StepwellError):
+    """Something the caller gave is wrong.  ``field`` names it, as a path such as ``scheduler.policy``."""
+
+    def __init__(self, message: str, *, field: str = "") -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.message = message
+        self.field = field
+
+
+class CapacityError(StepwellError):
+    """There is no room, now or ever.  ``code`` is stable and machine-readable; ``retry_after_ns`` is 0 if unknown."""
+
+    def __init__(self, message: str, *, code: str, retry_after_ns: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after_ns = retry_after_ns
+
+
+class InvariantError(StepwellError):
+    """A law of ``INVARIANTS.md`` does not hold: a bug, never the caller's fault."""
+
+
+class PolicyError(StepwellError):
+    """A policy broke a rule of the plan.  The simulator stops with it; the live engine falls back to FCFS."""
+
+    def __init__(self, *, policy: str, step: int, rule: str, detail: str) -> None:
+        super().__init__(f"policy {policy!r} broke the rule {rule!r} in the plan for step {step}: {detail}")
+        self.policy = policy
+        self.step = step
+        self.rule = rule
+        self.detail = detail

@@ -1,0 +1,125 @@
+"""What leaves the scheduler: the decisions, as data.  A shell executes them; the journal records them.
+
+``Launch`` is a *delta* against the launch before it, because the cost of a step follows what changes: a backend keeps
+a mirror of the decode group and of the page tables and applies the difference.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stepwell.core.types import (
+    BlockReason,
+    FinishReason,
+    Page,
+    PreemptMode,
+    RejectCode,
+    RequestId,
+    StepId,
+)
+
+SliceRow = tuple[RequestId, int, int, bool]
+"""(request, first position, tokens, does it sample a token at its last position)."""
+
+TableRow = tuple[RequestId, list[Page]]
+"""Pages appended to a request's page table, in order; a request seen first starts with an empty table."""
+
+CopyRow = tuple[RequestId, list[Page], list[Page]]
+"""(request, device pages, host pages), pairwise; the direction is the field's."""
+
+
+class Launch(msgspec.Struct, array_like=True, tag="launch", gc=False):
+    """Execute one step: copies first, then one forward pass over slices and the decode group, then sample.
+
+    ``decode`` says whether the group takes part; each member then computes one token at its next position and samples
+    the following one.  ``joined`` and ``left`` change the group *before* this step; a request that joins was sampled in
+    an earlier step.  ``growth`` is flat: request, page, request, page, … (one page appended to each).
+    """
+
+    step: StepId
+    decode: bool = False
+    growth: list[int] = []
+    joined: list[RequestId] = []
+    left: list[RequestId] = []
+    slices: list[SliceRow] = []
+    tables: list[TableRow] = []
+    swap_out: list[CopyRow] = []
+    swap_in: list[CopyRow] = []
+
+    def repeats(self) -> bool:
+        """Whether it does what the step before it did: only the decode group, nobody joined or left."""
+        return self.decode and not (
+            self.joined or self.left or self.slices or self.tables or self.swap_out or self.swap_in
+        )
+
+
+class Rejected(msgspec.Struct, array_like=True, tag="rejected", gc=False):
+    """Refused on arrival; it never was part of the queue.  ``limit`` is the number that it exceeded."""
+
+    request: RequestId
+    code: RejectCode
+    limit: int = 0
+
+
+class Admitted(msgspec.Struct, array_like=True, tag="admitted", gc=False):
+    """Taken from the waiting line onto the device (the first time, or again after a recompute preemption).
+
+    ``cached`` tokens of its prefix were found in the KV cache.
+    """
+
+    request: RequestId
+    cached: int = 0
+
+
+class Preempted(msgspec.Struct, array_like=True, tag="preempted", gc=False):
+    """Taken off the device.  ``tokens`` had been computed: lost by recompute, kept in ``pages`` host pages by swap.
+
+    ``beneficiary`` is the request it gave way to, or 0; ``reason`` is the policy's word for why.
+    """
+
+    request: RequestId
+    mode: PreemptMode
+    reason: str
+    beneficiary: RequestId
+    tokens: int
+    pages: int
+
+
+class Resumed(msgspec.Struct, array_like=True, tag="resumed", gc=False):
+    """A swapped request is being copied back."""
+
+    request: RequestId
+
+
+class Blocked(msgspec.Struct, array_like=True, tag="blocked", gc=False):
+    """The head of the line cannot be admitted, and why; said once, when head or reason changes."""
+
+    request: RequestId
+    reason: BlockReason
+    short: int = 0
+
+
+class Finished(msgspec.Struct, array_like=True, tag="finished", gc=False):
+    """The request's one and only end.  ``tokens`` output tokens count as its answer."""
+
+    request: RequestId
+    reason: FinishReason
+    tokens: int
+
+
+class Wake(msgspec.Struct, array_like=True, tag="wake", gc=False):
+    """Send a ``Timer`` event at ``at_ns`` unless a later ``Wake`` replaced it."""
+
+    at_ns: int
+
+
+class PolicyFault(msgspec.Struct, array_like=True, tag="fault", gc=False):
+    """The policy broke a rule; nothing of its plan was applied and no step is launched until ``UsePolicy`` comes."""
+
+    policy: str
+    step: StepId
+    rule: str
+    detail: str
+
+
+Instruction = Launch | Rejected | Admitted | Preempted | Resumed | Blocked | Finished | Wake | PolicyFault

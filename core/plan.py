@@ -1,0 +1,56 @@
+"""A policy's decision for one step, as data.
+
+The core applies a plan in this order: rejects, preemptions, holds, the decode group's own growth, resumes, admissions,
+slices.  The group comes before newcomers so that a running request keeps its place; ADR 2 says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from stepwell.core.types import BlockReason, PreemptMode, RequestId
+
+
+class Preemption(msgspec.Struct, gc=False):
+    """Take ``request`` off the device; ``beneficiary`` is for whom (0: nobody in particular)."""
+
+    request: RequestId
+    mode: PreemptMode
+    reason: str
+    beneficiary: RequestId = 0
+
+
+class Obstacle(msgspec.Struct, gc=False):
+    """Why the head of the line is not admitted now; ``short`` is how many pages, seats or tokens are missing."""
+
+    request: RequestId
+    reason: BlockReason
+    short: int = 0
+
+
+Part = tuple[RequestId, int]
+"""(request, tokens to compute in this step)."""
+
+
+class StepPlan(msgspec.Struct, gc=False):
+    """What to do in the next step.
+
+    ``decode`` runs the decode group, all of it except ``hold``.  ``slices`` continue running requests that are outside
+    the group (a prefill, or one that was held).  ``admit`` takes waiting requests with their first slice; pages for
+    their whole present length are reserved.  ``repeat``: for how many *further* steps the plan holds if nothing
+    happens; only a plan of nothing but the decode group may repeat.  ``wake_ns``: ask again at this time at the latest
+    (0: no need); it also ends the repeats.
+    """
+
+    decode: bool = True
+    repeat: int = 0
+    wake_ns: int = 0
+    admit: Sequence[Part] = ()
+    slices: Sequence[Part] = ()
+    preempt: Sequence[Preemption] = ()
+    resume: Sequence[RequestId] = ()
+    hold: Sequence[RequestId] = ()
+    reject: Sequence[tuple[RequestId, str]] = ()
+    blocked: Obstacle | None = None

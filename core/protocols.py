@@ -1,0 +1,360 @@
+"""Every interface between rooms, in the field's words.  Plugins implement these; nothing else is asked of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from stepwell.core.instructions import Launch
+from stepwell.core.plan import StepPlan
+from stepwell.core.types import Fit, Page, RequestId, RequestState, StepId
+
+# --------------------------------------------------------------------------------------------------- policies
+
+
+class Promises(msgspec.Struct, frozen=True):
+    """What a policy guarantees beyond the one duty of all; conformance holds it to these."""
+
+    work_conserving: bool = False
+    """No waiting request that fits is left waiting while seats, budget and pages are free."""
+    bounded_wait: bool = False
+    """Every request that can run is admitted after finitely many steps, whatever else arrives."""
+    respects_rank: bool = False
+    """A request never evicts one of equal or better rank, and is never admitted past a waiting better-ranked one."""
+
+
+class RequestView(Protocol):
+    """A request as a policy may see it: read-only, live, without the true output length."""
+
+    @property
+    def id(self) -> RequestId: ...
+    @property
+    def klass(self) -> str: ...
+    @property
+    def rank(self) -> int:
+        """Rank of its class: 0 is served first."""
+        ...
+
+    @property
+    def tenant(self) -> str: ...
+    @property
+    def arrival_ns(self) -> int: ...
+    @property
+    def state(self) -> RequestState: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def computed(self) -> int:
+        """Token positions whose KV exists on the device (steps in flight included)."""
+        ...
+
+    @property
+    def pending(self) -> int:
+        """Known tokens not yet computed: what is left of a prefill; 1 while decoding."""
+        ...
+
+    @property
+    def known(self) -> int:
+        """Prompt and output tokens known so far: ``computed + pending``."""
+        ...
+
+    @property
+    def generated(self) -> int:
+        """Output tokens so far (steps in flight included)."""
+        ...
+
+    @property
+    def preemptions(self) -> int: ...
+    @property
+    def protected(self) -> bool:
+        """It reached the limit of preemptions: its greatest length is reserved and it may not be preempted again."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether no step in flight still names it, so that it may be admitted or resumed."""
+        ...
+
+
+PolicyEventKind = Literal["arrived", "admitted", "preempted", "swapped", "resumed", "refused", "finished"]
+
+
+class PolicyEvent(msgspec.Struct, gc=False):
+    """Something that happened to ``request``.
+
+    ``preempted``: back in the waiting line, to be recomputed.  ``swapped``: on its way to the host tier.  ``refused``:
+    the plan's first item that did not fit; the items after it were not applied either.
+    """
+
+    kind: PolicyEventKind
+    request: RequestView
+    now_ns: int
+
+
+class SchedulerView(Protocol):
+    """The scheduler's state as a policy may see it while planning: live, read-only, cheap to ask."""
+
+    @property
+    def now_ns(self) -> int: ...
+    @property
+    def step(self) -> StepId:
+        """The step being planned."""
+        ...
+
+    @property
+    def waiting(self) -> Mapping[RequestId, RequestView]: ...
+    @property
+    def swapped(self) -> Mapping[RequestId, RequestView]:
+        """Off the device with their pages in the host tier, or on the way there."""
+        ...
+
+    @property
+    def decoding(self) -> Mapping[RequestId, RequestView]:
+        """The decode group: they advance together, one token a step."""
+        ...
+
+    @property
+    def loose(self) -> Mapping[RequestId, RequestView]:
+        """Running outside the group: prefilling, held last step, or being swapped in."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Seats taken: the decode group and the loose ones."""
+        ...
+
+    @property
+    def running_limit(self) -> int: ...
+    @property
+    def token_budget(self) -> int: ...
+    @property
+    def free_pages(self) -> int: ...
+    @property
+    def returning_pages(self) -> int:
+        """Pages that come free by themselves when the steps in flight are done."""
+        ...
+
+    @property
+    def total_pages(self) -> int: ...
+    @property
+    def free_host_pages(self) -> int: ...
+    @property
+    def page_size(self) -> int: ...
+    def growth(self) -> int:
+        """Pages that the decode group needs in this step (an upper bound, exact unless somebody just left)."""
+        ...
+
+    def growing(self) -> Sequence[RequestView]:
+        """The members of the decode group that need a page in this step, in the order in which they joined."""
+        ...
+
+    def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
+        """Free pages that are missing to admit or resume ``request`` now (0: it fits), keeping ``headroom`` free."""
+        ...
+
+    def exclusive_pages(self, request: RequestView) -> int:
+        """Device pages that would come free if ``request`` left."""
+        ...
+
+    def random(self, request: RequestView) -> float:
+        """A draw in [0, 1) keyed by (seed, request, step): asking twice gives the same number."""
+        ...
+
+
+class SchedulerPolicy(Protocol):
+    """Decides.  Deterministic; time and randomness come from the view only.
+
+    A policy class has ``name``, ``promises``, a nested ``Options`` struct, and is called with an instance of it.
+    Its state must be a function of the live requests: a policy rebuilt by observing them again decides the same.
+    """
+
+    promises: Promises
+
+    def observe(self, event: PolicyEvent) -> None: ...
+    def plan(self, view: SchedulerView) -> StepPlan: ...
+
+
+# --------------------------------------------------------------------------------------------------- memory
+
+
+class NotNow(msgspec.Struct, frozen=True):
+    """There is no room at present; ``short`` pages are missing."""
+
+    short: int
+
+
+class Reservation(msgspec.Struct, gc=False):
+    """Pages newly appended to a request's table, and the tokens that its whole table can hold."""
+
+    pages: list[Page]
+    capacity: int
+    cached: int = 0
+
+
+class CopyPlan(msgspec.Struct, gc=False):
+    """Pages to copy between device and host, pairwise; ``capacity`` as in ``Reservation``; ``table`` after a swap-in."""
+
+    device: list[Page]
+    host: list[Page]
+    table: list[Page] = []
+    capacity: int = 0
+
+
+class KVUsage(msgspec.Struct, frozen=True):
+    """Page counts: ``free + used + returning == total`` always (``used`` counts a shared page once)."""
+
+    total: int
+    free: int
+    used: int
+    returning: int
+    host_total: int
+    host_free: int
+
+
+class KVAllocator(Protocol):
+    """Owns the page tables.  Transactional: a call either does all or changes nothing.
+
+    ``after`` is the last step in flight that names the pages: they return to the pool when ``step_done`` reaches it,
+    at once if it already has.
+    """
+
+    page_size: int
+    total_pages: int
+    free_pages: int
+    returning_pages: int
+    free_host_pages: int
+
+    def fits(self, tokens: int, limit: int) -> Fit:
+        """Dry run of ``reserve`` for a new request that holds ``tokens`` now and ``limit`` at most."""
+        ...
+
+    def pages_missing(self, tokens: int, limit: int, headroom: int = 0) -> int:
+        """Free pages missing for such a request when ``headroom`` pages are to stay free; 0 if it fits."""
+        ...
+
+    def cached_tokens(self, keys: Sequence[int]) -> int:
+        """Tokens of the longest known prefix, without taking it (0 without prefix reuse)."""
+        ...
+
+    def reserve(self, request: RequestId, tokens: int, limit: int, keys: Sequence[int] = ()) -> Reservation | NotNow:
+        """Make the request's table hold at least ``tokens``; creates the table if it has none."""
+        ...
+
+    def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:
+        """Append one page to each request's table; returns the pages in the same order."""
+        ...
+
+    def shrink(self, request: RequestId, tokens: int, after: StepId = 0) -> None:
+        """Give back pages beyond those that ``tokens`` need."""
+        ...
+
+    def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:
+        """Let ``child`` share the parent's full pages; a partly filled last page is copied (copy on write)."""
+        ...
+
+    def free(self, request: RequestId, after: StepId = 0) -> None:
+        """Drop the request's device table and its host pages, if any."""
+        ...
+
+    def swap_out(self, request: RequestId, tokens: int, after: StepId) -> CopyPlan | NotNow:
+        """Move the pages that hold ``tokens`` to the host tier; shared pages are copied too, references dropped."""
+        ...
+
+    def swap_in(self, request: RequestId, tokens: int, limit: int, after: StepId) -> CopyPlan | NotNow:
+        """Bring a swapped request back with room for ``tokens``; its host pages return after step ``after``."""
+        ...
+
+    def step_done(self, step: StepId) -> None:
+        """Steps up to ``step`` are done: pages that waited for them return to the pool."""
+        ...
+
+    def host_lost(self) -> None:
+        """The host tier's contents are gone; its pages are free again and swapped requests forgotten."""
+        ...
+
+    def table(self, request: RequestId) -> Sequence[Page]:
+        """The request's device pages in order; empty if it has none."""
+        ...
+
+    def exclusive_pages(self, request: RequestId) -> int:
+        """Device pages that no other request shares."""
+        ...
+
+    def usage(self) -> KVUsage: ...
+    def dump(self) -> object:
+        """Everything as JSON-like data, for a snapshot."""
+        ...
+
+    def load(self, data: object) -> None:
+        """Take over a state written by ``dump``; raises ``UserError`` if it is malformed."""
+        ...
+
+    def check(self) -> None:
+        """Raise ``InvariantError`` unless pages are conserved and no page has two owners that do not share it."""
+        ...
+
+
+# --------------------------------------------------------------------------------------------------- execution
+
+
+class BatchShape(msgspec.Struct, gc=False):
+    """What the time of a step depends on.  All counts are of this step only.
+
+    ``kv_tokens`` sums, over all rows, the KV positions that attention reads (the tokens before the row's own).
+    """
+
+    prefill_tokens: int = 0
+    decode_requests: int = 0
+    kv_tokens: int = 0
+    swap_pages: int = 0
+    prefill_requests: int = 0
+
+
+class CostModel(Protocol):
+    """Predicts step times; integers only, so that every machine computes the same nanoseconds."""
+
+    def step_ns(self, shape: BatchShape) -> int:
+        """Time of one step: positive, finite, non-decreasing in every count."""
+        ...
+
+    def run_ns(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
+        """Times at which up to ``steps`` decode steps end, the first one shaped ``shape`` and starting at ``start_ns``,
+        each later one reading ``decode_requests`` KV tokens more.  Stops after the first that ends at or past
+        ``until_ns``.  Must equal ``step_ns`` step by step, to the nanosecond.
+        """
+        ...
+
+
+class StepResult(msgspec.Struct, array_like=True, gc=False):
+    """What a backend says of a finished step.  ``tokens`` are (request, token id) of every row that sampled.
+
+    ``failed`` is empty on success; otherwise nothing of the step counts and ``blamed`` names those at fault.
+    """
+
+    step: StepId
+    ended: list[RequestId] = []
+    tokens: list[tuple[RequestId, int]] = []
+    elapsed_ns: int = 0
+    copy_ns: int = 0
+    failed: str = ""
+    blamed: list[RequestId] = []
+    device_lost: bool = False
+
+
+class Backend(Protocol):
+    """Executes steps in the order of their ids."""
+
+    def admit(self, request: RequestId, prompt: Sequence[int], max_tokens: int) -> None:
+        """Make the request's token ids known before a step names it."""
+        ...
+
+    def execute(self, batch: Launch) -> StepResult: ...
+    def release(self, request: RequestId) -> None:
+        """The request ended; forget it.  A step already in flight may still name it."""
+        ...
+
+    def close(self) -> None: ...

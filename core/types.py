@@ -1,0 +1,58 @@
+"""Words shared by every room: identifiers, enumerations, and the integers that time and memory are measured in.
+
+Time is integer nanoseconds, in names ending ``_ns``.  Pages are integers counted from 0.  Nothing here has behaviour.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+RequestId = int
+"""Internal and unique: the shell counts upwards, whatever name the client gave."""
+
+StepId = int
+"""Counts launched steps from 1; 0 means "no step"."""
+
+Page = int
+
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+FOREVER = 1 << 62
+"""A count or a time that is never reached; still fits a signed 64-bit integer."""
+
+
+class RequestState(enum.Enum):
+    """Where a request is in its life; ``core.request`` holds the table of legal transitions."""
+
+    WAITING = "waiting"
+    PREFILLING = "prefilling"
+    DECODING = "decoding"
+    SWAPPING_OUT = "swapping_out"
+    SWAPPED = "swapped"
+    SWAPPING_IN = "swapping_in"
+    FINISHED = "finished"
+
+
+class Fit(enum.Enum):
+    """An allocator's answer to "would this fit?": waiting helps with ``NOT_NOW`` and never with ``NEVER``."""
+
+    FITS = "fits"
+    NOT_NOW = "not_now"
+    NEVER = "never"
+
+
+PreemptMode = Literal["swap", "recompute"]
+"""How a running request leaves the device: pages copied to the host, or dropped and computed again."""
+
+PreemptChoice = Literal["swap", "recompute", "auto"]
+"""What a policy's options offer: ``auto`` swaps while the host tier has room, and recomputes otherwise."""
+
+FinishReason = Literal["stop", "length", "cancelled", "expired", "error", "rejected"]
+"""``stop``: an end token or stop string; ``length``: ``max_tokens``; ``expired``: its queue deadline passed."""
+
+RejectCode = Literal["prompt_too_long", "queue_full", "queue_tokens_full", "class_queue_full", "unknown_class"]
+
+BlockReason = Literal["pages", "host_pages", "seats", "budget", "gap"]
+"""Why the head of the line waits: KV pages, host pages, the running limit, the token budget, or a policy's own rule."""

@@ -1,0 +1,187 @@
+"""Configuration: one frozen tree, with a default for everything.
+
+``core/config_load.py`` reads it (command line > environment > file > default).  What a value may be is said here, next
+to the value; what must hold between values is in ``check_together``.  Nothing in here is resolved at run time: code
+that needs a value takes the struct that holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+
+from stepwell.core.errors import UserError
+from stepwell.core.schema import SourceOf, convert
+from stepwell.core.types import NS_PER_MS
+
+_LARGE = 1 << 40
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGE)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGE)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+Options = Mapping[str, object]
+"""A plugin's own table; the registry turns it into the plugin's typed struct."""
+
+
+class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Who decides, and within which limits."""
+
+    policy: Name = "fcfs"
+    """A registered name, ``module:attribute``, or ``path/to/file.py:attribute``."""
+    options: Options = {}
+    token_budget: Positive = 2048
+    """Tokens computed in one step, at most; at least ``running_limit``."""
+    running_limit: Positive = 256
+    """Requests that run at once, at most."""
+    depth: Annotated[int, msgspec.Meta(ge=1, le=3)] = 1
+    """Steps launched but not done, at most; 1 is the step-synchronous engine."""
+    max_waiting: Positive = 100_000
+    """Requests in the waiting line, at most; what comes then is refused."""
+    max_waiting_tokens: Positive = 100_000_000
+    """Their prompt tokens together, at most."""
+    max_context: Count = 0
+    """Prompt and output tokens of one request, at most; 0: what the pool holds."""
+    max_preemptions: Count = 8
+    """Of one request; at this many its greatest length is reserved and it is left alone."""
+    max_failures: Count = 3
+    """Failed steps in a row after which the requests of the batch end with an error."""
+    seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+
+class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """KV pages and who hands them out."""
+
+    allocator: Name = "paged"
+    options: Options = {}
+    page_size: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16
+    """Token positions in a page."""
+    pages: Positive = 8192
+    host_pages: Count = 8192
+    """Pages of the host tier, for swap; 0: no host tier."""
+
+
+class CostConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How long a simulated step takes."""
+
+    model: Name = "linear"
+    options: Options = {}
+
+
+class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A class of requests: its rank, its service level objectives (0: none), its share of the waiting line."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+    rank: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """0 is served first."""
+    ttft_ms: Amount = 0.0
+    tpot_ms: Amount = 0.0
+    queue_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Part of ``scheduler.max_waiting`` that this class may take."""
+
+    @property
+    def ttft_ns(self) -> int:
+        return round(self.ttft_ms * NS_PER_MS)
+
+    @property
+    def tpot_ns(self) -> int:
+        return round(self.tpot_ms * NS_PER_MS)
+
+
+DEFAULT_CLASSES = (
+    ClassConfig(name="chat", rank=0, ttft_ms=1000.0, tpot_ms=100.0),
+    ClassConfig(name="batch", rank=1, queue_share=0.8),
+)
+
+
+class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which requests a simulation serves."""
+
+    kind: Literal["builtin", "common", "generate", "trace"] = "builtin"
+    """``common`` is the workload on which simulators are compared; ``generate`` follows ``settings``."""
+    trace: str = ""
+    """A file; one that a configuration file names is looked for beside that file."""
+    format: Name = "auto"
+    limit: Count = 0
+    """Requests taken, at most; 0: all."""
+    rate: Amount = 0.0
+    """Requests a second to which arrivals are scaled; 0: as they come."""
+    debucket: bool = False
+    """Spread arrivals that a trace rounded to common instants."""
+    skip_bad: bool = False
+    """Leave out rows that cannot be read instead of refusing the trace."""
+    settings: Options = {}
+    """Of the generator; its own struct says what it takes."""
+
+
+class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is written of the decisions, and how much of it is kept."""
+
+    level: Literal["decisions", "tokens"] = "decisions"
+    """``tokens`` adds token ids."""
+    segment_mib: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 64
+    """Size at which a new segment begins, with a snapshot."""
+    keep_segments: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 16
+    """Older ones are deleted; 0: all are kept."""
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole tree."""
+
+    scheduler: SchedulerConfig = SchedulerConfig()
+    memory: MemoryConfig = MemoryConfig()
+    cost: CostConfig = CostConfig()
+    classes: tuple[ClassConfig, ...] = DEFAULT_CLASSES
+    workload: WorkloadConfig = WorkloadConfig()
+    journal: JournalConfig = JournalConfig()
+
+    def klass(self, name: str) -> ClassConfig | None:
+        """The class of that name."""
+        return next((each for each in self.classes if each.name == name), None)
+
+    @property
+    def digest(self) -> str:
+        """Identifies the tree: SHA-256 of its canonical JSON."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+
+def validate(config: Config) -> Config:
+    """Check a tree made in Python as strictly as one that was read; returns it with every number in its type."""
+    checked = convert(msgspec.to_builtins(config), Config)
+    check_together(checked)
+    return checked
+
+
+def check_together(config: Config, source_of: SourceOf = lambda path: "") -> None:
+    """What must hold between values."""
+
+    def wrong(field: str, message: str) -> UserError:
+        source = source_of(field)
+        return UserError(message + (f" (from {source})" if source else ""), field=field)
+
+    scheduler, workload, names = config.scheduler, config.workload, [each.name for each in config.classes]
+    if scheduler.token_budget < scheduler.running_limit:
+        raise wrong(
+            "scheduler.token_budget",
+            f"must be at least scheduler.running_limit ({scheduler.running_limit}), as each running request decodes"
+            f" a token a step; got {scheduler.token_budget}",
+        )
+    room = config.memory.pages * config.memory.page_size
+    if scheduler.max_context > room:
+        raise wrong(
+            "scheduler.max_context",
+            f"{scheduler.max_context} tokens are more than the pool holds"
+            f" (memory.pages × memory.page_size = {room}); 0 means what the pool holds",
+        )
+    if not names:
+        raise wrong("classes", "at least one class is needed")
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise wrong(f"classes[{index}].name", f"class {name!r} is defined twice")
+    if workload.kind == "trace" and not workload.trace:
+        raise wrong("workload.trace", "names the trace file, and is needed when workload.kind is 'trace'")
+    if workload.trace and workload.kind != "trace":
+        raise wrong("workload.kind", f"must be 'trace' when workload.trace is given, got {workload.kind!r}")

@@ -1,0 +1,271 @@
+"""Reads the configuration tree from its layers, remembers where each value came from, and writes it as TOML.
+
+Layers, strongest first: command line (``scheduler.policy=swap``), environment (``STEPWELL__SCHEDULER__POLICY=swap``),
+file, default.  Tables merge key by key; ``[[classes]]`` of a stronger layer replaces the whole list, and one value of a
+class is reached by its name (``classes.chat.ttft_ms=500``).  A layer that names another plugin than the layers under it
+begins its options afresh, since the options below belong to the other plugin; ``Resolved.notes`` says so.
+
+The environment and the overrides are handed in: this module looks at nothing but its arguments and the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepwell.core.config import Config, check_together
+from stepwell.core.errors import UserError
+from stepwell.core.schema import bare, check_keys, check_plain, choices_in, convert, join, type_at
+
+PREFIX = "STEPWELL__"
+DEFAULT = "default"
+COMMAND_LINE = "command line"
+
+Comment = Callable[[str], str]
+"""A remark for the value at a path; empty for none."""
+
+_PLUGINS = {"scheduler": "policy", "memory": "allocator", "cost": "model"}
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_PLAIN_PATH = re.compile(r"\[(\d+)\]")
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """The tree, and for each path that a layer set, that layer: a file, ``environment X``, or ``command line``."""
+
+    config: Config
+    origins: Mapping[str, str]
+    file: Path | None = None
+    notes: tuple[str, ...] = ()
+
+    def origin(self, path: str) -> str:
+        """Where the value at ``path`` came from; of a table, the strongest layer that set it as a whole."""
+        path = _PLAIN_PATH.sub(r".\1", path)
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path.rpartition(".")[0]
+        return DEFAULT
+
+    def base(self, path: str) -> Path:
+        """The folder from which a relative file name at ``path`` counts: the file's own, or where the program runs."""
+        return self.file.parent if self.file is not None and self.origin(path) == str(self.file) else Path()
+
+    def trace_path(self) -> Path:
+        """The trace file of the workload."""
+        return self.base("workload.trace") / self.config.workload.trace
+
+    def to_toml(self) -> str:
+        """The whole tree as TOML, each value with a comment that says where it came from."""
+        return to_toml(self.config, comment=self.origin)
+
+
+def resolve(
+    file: str | Path | None = None, *, environ: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
+) -> Resolved:
+    """Read every layer, merge them, and check the result; raises ``UserError`` with the path of what is wrong."""
+    path = Path(file) if file is not None else None
+    layers = _Layers(str(path) if path else "")
+    if path is not None:
+        layers.merge(read_file(path), str(path))
+    for name, text in sorted((environ or {}).items()):
+        if name.startswith(PREFIX):
+            source = f"environment {name}"
+            parts = name.removeprefix(PREFIX).lower().split("__")
+            layers.set(parts, text, source, written=name)
+    for override in overrides:
+        dotted, equals, text = override.partition("=")
+        if not equals or not dotted.strip():
+            raise UserError(f"an override is written path=value, such as scheduler.policy=swap; got {override!r}")
+        layers.set(dotted.strip().split("."), text.strip(), COMMAND_LINE, written=dotted.strip())
+    config = convert(layers.tree, Config, source_of=layers.source)
+    check_together(config, layers.source)
+    return Resolved(config, dict(layers.origins), path, tuple(layers.notes))
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """The file's tables; every way in which a file can be unreadable is a ``UserError`` that names it."""
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+class _Layers:
+    """The tree while it is being merged."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.tree: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def source(self, path: str) -> str:
+        path = _PLAIN_PATH.sub(r".\1", path)
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            below = [path_below for path_below in self.origins if path_below.startswith(path + ".")]
+            if below:
+                return self.origins[below[-1]]
+            path = path.rpartition(".")[0]
+        return self.file
+
+    def set(self, parts: Sequence[str], text: str, source: str, *, written: str) -> None:
+        """One value from the environment or the command line, whose text is read as the type at its place."""
+        if not all(parts):
+            raise UserError(f"{written!r} has an empty part between its separators", field=".".join(parts))
+        if parts[0] == "classes" and len(parts) > 1:
+            self._set_in_class(list(parts), text, source)
+            return
+        value = _parsed(text, ".".join(parts))
+        for part in reversed(parts):
+            value = {part: value}
+        self.merge(value, source)
+
+    def merge(self, table: dict[str, Any], source: str) -> None:
+        check_keys(table, Config, source_of=lambda path: source)
+        check_plain(table, source_of=lambda path: source)
+        self._switch(table, source)
+        self._merge(self.tree, table, "", source)
+
+    def _merge(self, into: dict[str, Any], table: Mapping[str, Any], at: str, source: str) -> None:
+        for key, value in table.items():
+            path = join(at, key)
+            below = into.get(key)
+            if isinstance(value, Mapping) and isinstance(below, dict):
+                self._merge(below, value, path, source)
+            elif isinstance(value, Mapping):
+                into[key] = {}
+                self._forget(path)
+                self._merge(into[key], value, path, source)
+            else:
+                into[key] = value
+                self._forget(path)
+                self.origins.update(dict.fromkeys(_leaves(value, path), source))
+
+    def _forget(self, path: str) -> None:
+        for each in [each for each in self.origins if each == path or each.startswith(path + ".")]:
+            del self.origins[each]
+
+    def _switch(self, table: Mapping[str, Any], source: str) -> None:
+        """A layer that names another plugin begins that plugin's options afresh."""
+        for section, key in _PLUGINS.items():
+            given, here = table.get(section), self.tree.get(section)
+            if not isinstance(given, Mapping) or key not in given or not isinstance(here, dict):
+                continue
+            before = here.get(key, getattr(getattr(Config(), section), key))
+            if here.get("options") and given[key] != before:
+                origin = self.source(f"{section}.options")
+                del here["options"]
+                self._forget(f"{section}.options")
+                self.notes.append(
+                    f"{section}.options from {origin} belong to {before!r} and were left out,"
+                    f" since {given[key]!r} was chosen ({source})"
+                )
+
+    def _set_in_class(self, parts: list[str], text: str, source: str) -> None:
+        classes = self.tree.get("classes")
+        if classes is None:
+            classes = [msgspec.to_builtins(each) for each in Config().classes]
+        if not isinstance(classes, list) or not all(isinstance(each, dict) for each in classes):
+            raise UserError(
+                f"expected a list of tables, written [[classes]] (from {self.source('classes')})", field="classes"
+            )
+        names = [str(each.get("name", "")) for each in classes]
+        wanted = parts[1].lower()
+        found = [index for index, name in enumerate(names) if wanted in (name.lower(), str(index))]
+        if not found:
+            raise UserError(
+                f"no class {parts[1]!r} to set this in (from {source}); classes: {', '.join(names)}",
+                field=".".join(parts),
+            )
+        index, key = found[0], ".".join(parts[2:])
+        if not key:
+            raise UserError(
+                f"which value of the class? write classes.{parts[1]}.KEY (from {source})", field=".".join(parts)
+            )
+        changed = {**classes[index], key: _parsed(text, f"classes[0].{key}")}
+        check_keys([changed], _CLASSES, field="classes", source_of=lambda path: source)
+        self.tree["classes"] = [*classes[:index], changed, *classes[index + 1 :]]
+        self.origins[f"classes.{index}.{key}"] = source
+
+
+_CLASSES = type_at(Config, "classes")
+
+
+def _leaves(value: object, path: str) -> list[str]:
+    """The path itself, or of a list of tables the paths of what its tables say."""
+    if isinstance(value, list) and value and all(isinstance(each, Mapping) for each in value):
+        return [f"{path}.{index}.{key}" for index, each in enumerate(value) for key in (each or ("",))]
+    return [path]
+
+
+def _parsed(text: str, path: str) -> Any:
+    """Text from outside as a value: itself where text is wanted, otherwise as TOML writes it, or itself."""
+    kind = type_at(Config, path)
+    if bare(kind) is str or choices_in(kind):
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text
+    except (ValueError, RecursionError):
+        return text
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+
+def to_toml(config: Config, *, comment: Comment | None = None) -> str:
+    """The tree as TOML that reads back as the same tree.  ``comment`` gives a remark for a path, if wanted."""
+    lines: list[str] = []
+    tree: dict[str, Any] = msgspec.to_builtins(config)
+    for section, value in tree.items():
+        if isinstance(value, list | tuple):
+            for index, element in enumerate(value):
+                _table(lines, f"[[{section}]]", element, f"{section}[{index}]", comment)
+            if not value:
+                lines.insert(0, f"{section} = []")
+        else:
+            _table(lines, f"[{section}]", value, section, comment)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _table(lines: list[str], header: str, table: Mapping[str, Any], path: str, comment: Comment | None) -> None:
+    lines += ["", header]
+    tables = [key for key, value in table.items() if isinstance(value, Mapping) and value]
+    for key, value in table.items():
+        if key not in tables and value is not None:
+            remark = comment(join(path, key)) if comment else ""
+            lines.append(f"{_key(key)} = {_value(value)}" + (f"  # {_one_line(remark)}" if remark else ""))
+    for key in tables:
+        inner = f"{path}.{_key(key)}"
+        _table(lines, f"[{inner}]", table[key], join(path, key), comment)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(each) for each in value if each is not None) + "]"
+    return repr(value)
+
+
+def _key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _value(key)
+
+
+def _one_line(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

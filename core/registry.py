@@ -1,0 +1,303 @@
+"""Finds plugins by name and makes them: the one place where concrete policies, allocators and cost models are made.
+
+A plugin is named by its entry point (``fcfs``), by ``module:attribute``, or by ``path/to/file.py:attribute``.  It is a
+class with a nested ``Options`` struct, called with an instance of it.  Nothing is imported before it is asked for, so
+that listing names stays fast and one broken plugin hides no other.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import sys
+import types
+from collections.abc import Mapping
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import msgspec
+
+from stepwell.core.config import Config, CostConfig, MemoryConfig
+from stepwell.core.errors import UserError
+from stepwell.core.protocols import CostModel, KVAllocator, SchedulerPolicy
+from stepwell.core.schema import convert, unknown
+
+Group = Literal["policies", "allocators", "cost_models", "backends", "routers", "autoscalers", "predictors"]
+
+_ASKED_AT: dict[str, tuple[str, str]] = {
+    "policies": ("scheduler.policy", "scheduler.options"),
+    "allocators": ("memory.allocator", "memory.options"),
+    "cost_models": ("cost.model", "cost.options"),
+    "backends": ("backend.name", "backend.options"),
+    "routers": ("fleet.router", "fleet.router_options"),
+    "autoscalers": ("fleet.autoscaler", "fleet.autoscaler_options"),
+    "predictors": ("predictor.name", "predictor.options"),
+}
+"""Where configuration names a plugin of each group, and where its options are."""
+
+_DUTIES = {
+    "policies": ("promises", "observe", "plan"),
+    "allocators": ("reserve", "free", "check"),
+    "cost_models": ("step_ns",),
+    "backends": ("execute",),
+}
+"""What tells at once that a class is of another group; conformance checks the rest."""
+
+_SINGULAR = {"policies": "policy"}
+_OURS = "stepwell"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A declared plugin, not imported yet."""
+
+    name: str
+    target: str
+    distribution: str
+
+
+class OptionInfo(msgspec.Struct, frozen=True):
+    """One field of a plugin's ``Options``, in words."""
+
+    name: str
+    type: str
+    default: str
+    doc: str
+    required: bool = False
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a person wants to know of a plugin.  ``error`` is why it cannot be loaded; all else is then empty."""
+
+    group: str
+    name: str
+    target: str
+    distribution: str = ""
+    summary: str = ""
+    doc: str = ""
+    promises: Mapping[str, bool] = {}
+    options: tuple[OptionInfo, ...] = ()
+    error: str = ""
+
+
+# ------------------------------------------------------------------------------------------------ finding
+
+
+@functools.cache
+def discover(group: Group) -> Mapping[str, tuple[Found, ...]]:
+    """Every declaration of the group by name, sorted; more than one under a name if distributions clash."""
+    declared: dict[str, list[Found]] = {}
+    for point in importlib.metadata.entry_points(group=f"stepwell.{group}"):
+        found = Found(point.name, point.value, point.dist.name if point.dist is not None else "")
+        same = declared.setdefault(point.name, [])
+        if found not in same:
+            same.append(found)
+    return {name: tuple(declared[name]) for name in sorted(declared)}
+
+
+def names(group: Group) -> list[str]:
+    """The names that configuration may use, sorted.  Imports no plugin."""
+    return list(discover(group))
+
+
+def load(group: Group, name: str, *, base: Path | None = None, registered_only: bool = False) -> type[Any]:
+    """The plugin's class.  A file name counts from ``base``.
+
+    ``registered_only`` takes entry points only: for names that did not come from the configuration at start.
+    """
+    field = _ASKED_AT[group][0]
+    if ":" in name and not registered_only:
+        thing = _by_path(name, base or Path(), field)
+    else:
+        found = _registered(group, name, field)
+        bring = functools.partial(importlib.import_module, found.target.partition(":")[0])
+        thing = _attribute(bring, found.target, _origin(found), field)
+    return _checked(thing, group, name, field)
+
+
+def _registered(group: Group, name: str, field: str) -> Found:
+    declared = discover(group)
+    if name not in declared:
+        if not declared:
+            raise UserError(
+                f"unknown {_word(group)} {name!r}: none is registered at all; is stepwell installed (`make venv`)?",
+                field=field,
+            )
+        raise unknown(_word(group), name, declared, field=field)
+    here = declared[name]
+    if len(here) > 1:
+        rivals = ", ".join(f"{each.target} ({each.distribution})" for each in here)
+        raise UserError(f"{name!r} is declared more than once: {rivals}; name one as module:attribute", field=field)
+    return here[0]
+
+
+def _by_path(name: str, base: Path, field: str) -> object:
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise UserError(f"{name!r} is neither module:attribute nor path/to/file.py:attribute", field=field)
+    if place.endswith(".py") or "/" in place:
+        return _attribute(functools.partial(_run_file, base / place, field), name, str(base / place), field)
+    return _attribute(functools.partial(importlib.import_module, place), name, f"module {place}", field)
+
+
+def _attribute(bring: functools.partial[types.ModuleType], target: str, origin: str, field: str) -> object:
+    """An attribute of the module that ``bring`` imports; whatever a plugin's import raises is told, not thrown."""
+    attribute = target.rpartition(":")[2]
+    try:
+        module = bring()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"{target} cannot be loaded ({origin}): {type(error).__name__}: {error}", field=field
+        ) from error
+    try:
+        return attrgetter(attribute)(module)
+    except AttributeError:
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+        public = [key for key in own if not key.startswith("_") and isinstance(vars(module)[key], type)]
+        raise unknown(f"class ({origin})", attribute, public, field=field) from None
+
+
+def _run_file(path: Path, field: str) -> types.ModuleType:
+    """Run a plugin's file as a module named by its content, so that an edited file is a new module and an equal one
+    is not run twice.  (Compiled here, since the cache of compiled files goes by whole seconds.)
+    """
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}", field=field) from None
+    identity = hashlib.sha256(str(path.resolve()).encode() + b"\0" + source).hexdigest()[:16]
+    name = f"stepwell_file_{path.stem.replace('.', '_')}_{identity}"
+    if name in sys.modules:
+        return sys.modules[name]
+    module = types.ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module  # annotations are looked up there
+    try:
+        exec(compile(source, str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _checked(thing: object, group: Group, name: str, field: str) -> type[Any]:
+    if not isinstance(thing, type):
+        raise UserError(f"{name!r} is not a class but a {type(thing).__name__}", field=field)
+    options = getattr(thing, "Options", None)
+    if not (isinstance(options, type) and issubclass(options, msgspec.Struct)):
+        raise UserError(f"{name!r} has no nested msgspec struct named Options", field=field)
+    missing = [each for each in _DUTIES.get(group, ()) if not hasattr(thing, each)]
+    if missing:
+        raise UserError(f"{name!r} is no {_word(group)}: it lacks {', '.join(missing)}", field=field)
+    return thing
+
+
+# ------------------------------------------------------------------------------------------------ making
+
+
+def make_options(plugin: type[Any], options: Mapping[str, object], *, field: str) -> Any:
+    """The plugin's typed options; a wrong key or value is a ``UserError`` that names ``field.KEY``."""
+    return convert(dict(options), plugin.Options, field=field)
+
+
+def make(
+    group: Group,
+    name: str,
+    options: Mapping[str, object] | None = None,
+    *,
+    base: Path | None = None,
+    registered_only: bool = False,
+    **arguments: Any,
+) -> Any:
+    """Load a plugin and call it with its typed options and ``arguments``."""
+    plugin = load(group, name, base=base, registered_only=registered_only)
+    return plugin(make_options(plugin, options or {}, field=_ASKED_AT[group][1]), **arguments)
+
+
+def make_policy(
+    name: str, options: Mapping[str, object] | None = None, *, base: Path | None = None, registered_only: bool = False
+) -> SchedulerPolicy:
+    """A fresh policy, which has observed nothing."""
+    return cast(SchedulerPolicy, make("policies", name, options, base=base, registered_only=registered_only))
+
+
+def make_allocator(config: MemoryConfig, *, base: Path | None = None) -> KVAllocator:
+    """An allocator with all its pages free."""
+    made = make(
+        "allocators",
+        config.allocator,
+        config.options,
+        base=base,
+        pages=config.pages,
+        page_size=config.page_size,
+        host_pages=config.host_pages,
+    )
+    return cast(KVAllocator, made)
+
+
+def make_cost_model(config: CostConfig, *, base: Path | None = None) -> CostModel:
+    """The cost model of a simulation."""
+    return cast(CostModel, make("cost_models", config.model, config.options, base=base))
+
+
+def complete(config: Config, *, base: Path | None = None) -> Config:
+    """The same tree with every option of its plugins written out, so that its digest says all that was decided by."""
+
+    def options(group: Group, name: str, given: Mapping[str, object]) -> Mapping[str, object]:
+        made = make_options(load(group, name, base=base), given, field=_ASKED_AT[group][1])
+        return cast(Mapping[str, object], msgspec.to_builtins(made))
+
+    scheduler, memory, cost = config.scheduler, config.memory, config.cost
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        scheduler=replace(scheduler, options=options("policies", scheduler.policy, scheduler.options)),
+        memory=replace(memory, options=options("allocators", memory.allocator, memory.options)),
+        cost=replace(cost, options=options("cost_models", cost.model, cost.options)),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ describing
+
+
+def describe(group: Group, name: str, *, base: Path | None = None) -> Description:
+    """What the plugin says of itself; raises ``UserError`` if it cannot be loaded."""
+    from stepwell.core.introspect import describe_options, doc_of, promises_of  # lazy: reads source, for people only
+
+    plugin = load(group, name, base=base)
+    found = discover(group).get(name, ())
+    doc = doc_of(plugin)
+    return Description(
+        group=group,
+        name=name,
+        target=found[0].target if found else name,
+        distribution=found[0].distribution if found else "",
+        summary=doc.partition("\n")[0],
+        doc=doc,
+        promises=promises_of(plugin),
+        options=tuple(OptionInfo(**each) for each in describe_options(plugin.Options)),
+    )
+
+
+def catalogue(group: Group) -> list[Description]:
+    """Every registered plugin of the group; one that cannot be loaded is there with its error."""
+    listed = []
+    for name, found in discover(group).items():
+        try:
+            listed.append(describe(group, name))
+        except UserError as error:
+            distribution = ", ".join(each.distribution for each in found)
+            listed.append(Description(group, name, found[0].target, distribution, error=error.message))
+    return listed
+
+
+def _word(group: str) -> str:
+    return _SINGULAR.get(group, group.removesuffix("s").replace("_", " "))
+
+
+def _origin(found: Found) -> str:
+    return "built in" if found.distribution == _OURS else f"from {found.distribution or 'an unknown distribution'}"

@@ -229,26 +229,30 @@ def to_toml(config: Config, *, comment: Comment | None = None) -> str:
     lines: list[str] = []
     tree: dict[str, Any] = msgspec.to_builtins(config)
     for section, value in tree.items():
-        if isinstance(value, list | tuple):
-            for index, element in enumerate(value):
-                _table(lines, f"[[{section}]]", element, f"{section}[{index}]", comment)
-            if not value:
-                lines.insert(0, f"{section} = []")
-        else:
-            _table(lines, f"[{section}]", value, section, comment)
+        if not isinstance(value, list | tuple):
+            _table(lines, section, value, section, comment)
+        for index, element in enumerate(value if isinstance(value, list | tuple) else ()):
+            _table(lines, section, element, f"{section}[{index}]", comment, brackets=("[[", "]]"))
     return "\n".join(lines).strip() + "\n"
 
 
-def _table(lines: list[str], header: str, table: Mapping[str, Any], path: str, comment: Comment | None) -> None:
-    lines += ["", header]
+def _table(
+    lines: list[str],
+    header: str,
+    table: Mapping[str, Any],
+    path: str,
+    comment: Comment | None,
+    brackets: tuple[str, str] = ("[", "]"),
+) -> None:
+    """``header`` is the path as TOML writes it, ``path`` as ``comment`` knows it."""
+    lines += ["", header.join(brackets)]
     tables = [key for key, value in table.items() if isinstance(value, Mapping) and value]
     for key, value in table.items():
         if key not in tables and value is not None:
             remark = comment(join(path, key)) if comment else ""
             lines.append(f"{_key(key)} = {_value(value)}" + (f"  # {_one_line(remark)}" if remark else ""))
     for key in tables:
-        inner = f"{path}.{_key(key)}"
-        _table(lines, f"[{inner}]", table[key], join(path, key), comment)
+        _table(lines, f"{header}.{_key(key)}", table[key], join(path, key), comment)
 
 
 def _value(value: object) -> str:

@@ -23,8 +23,8 @@ SHELL = re.compile(r"stepwell\.core\.(engine|clock|registry|introspect|config|me
 
 IMPURE = frozenset(
     """asyncio concurrent datetime gc getpass glob importlib inspect io locale logging multiprocessing os pathlib
-    platform queue random resource sched secrets select selectors shutil signal socket ssl subprocess sys tempfile threading
-    time urllib uuid weakref""".split()
+    platform queue random resource sched secrets select selectors shutil signal socket ssl subprocess sys tempfile
+    threading time urllib uuid weakref""".split()
 )
 _IMPURE_CALLS = ("hash", "id", "open", "print", "input", "exec", "eval")
 MAY_USE: dict[str, set[str]] = {
@@ -311,9 +311,9 @@ def environment(it: Module) -> Iterator[str]:
     for node in ast.walk(it.tree):
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv", "os.environb"):
             yield f"{it.path}:{node.lineno}: library code does not read the environment"
-        named = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) and node.module == "os" else []
-        if {"environ", "getenv", "environb"} & set(named):
-            yield f"{it.path}:{node.lineno}: library code does not read the environment"
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            named = [alias.name for alias in node.names if alias.name in ("environ", "getenv", "environb")]
+            yield from (f"{it.path}:{node.lineno}: library code does not read the environment" for _ in named)
 
 
 # ------------------------------------------------------------------------------------------------ sizes, annotations

@@ -25,8 +25,9 @@ class StepDone(msgspec.Struct, array_like=True, tag="done", gc=False):
 class RunDone(msgspec.Struct, array_like=True, tag="run", gc=False):
     """Steps ``step``, ``step`` + 1, … finished at ``done_ns`` with no request ending: a repeated plan, taken in one go.
 
-    Only a shell that was told so by ``Scheduler.repeatable`` may send it, and only at depth 1.  It means exactly what
-    the same number of ``StepDone`` events at those times would mean, and is journalled the same way.
+    Only a shell that was told so by ``Scheduler.repeatable`` may send it, alone and at the last of the times, and only
+    at depth 1.  It means exactly what the same number of ``StepDone`` events at those times would mean, and is
+    journalled the same way.
     """
 
     step: StepId

@@ -53,6 +53,13 @@ class Launch(msgspec.Struct, array_like=True, tag="launch", gc=False):
         )
 
 
+class Run(msgspec.Struct, array_like=True, tag="run", gc=False):
+    """The answer to ``RunDone``: steps ``step``, ``step`` + 1, … each repeated the one before; their ``growth``."""
+
+    step: StepId
+    growth: list[list[int]]
+
+
 class Rejected(msgspec.Struct, array_like=True, tag="rejected", gc=False):
     """Refused on arrival; it never was part of the queue.  ``limit`` is the number that it exceeded."""
 
@@ -72,7 +79,7 @@ class Admitted(msgspec.Struct, array_like=True, tag="admitted", gc=False):
 
 
 class Preempted(msgspec.Struct, array_like=True, tag="preempted", gc=False):
-    """Taken off the device.  ``tokens`` had been computed: lost by recompute, kept in ``pages`` host pages by swap.
+    """Taken off the device, giving up ``pages`` there.  ``tokens`` had been computed: lost by recompute, kept by swap.
 
     ``beneficiary`` is the request it gave way to, or 0; ``reason`` is the policy's word for why.
     """
@@ -100,11 +107,12 @@ class Blocked(msgspec.Struct, array_like=True, tag="blocked", gc=False):
 
 
 class Finished(msgspec.Struct, array_like=True, tag="finished", gc=False):
-    """The request's one and only end.  ``tokens`` output tokens count as its answer."""
+    """The request's one and only end.  ``tokens`` output tokens count as its answer; ``pages`` device pages come free."""
 
     request: RequestId
     reason: FinishReason
     tokens: int
+    pages: int = 0
 
 
 class Wake(msgspec.Struct, array_like=True, tag="wake", gc=False):
@@ -122,4 +130,4 @@ class PolicyFault(msgspec.Struct, array_like=True, tag="fault", gc=False):
     detail: str
 
 
-Instruction = Launch | Rejected | Admitted | Preempted | Resumed | Blocked | Finished | Wake | PolicyFault
+Instruction = Launch | Run | Rejected | Admitted | Preempted | Resumed | Blocked | Finished | Wake | PolicyFault

@@ -68,6 +68,16 @@ class RequestView(Protocol):
         ...
 
     @property
+    def limit(self) -> int:
+        """KV positions that it can ever need."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that its page table can hold; meaningful outside the decode group only."""
+        ...
+
+    @property
     def preemptions(self) -> int: ...
     @property
     def protected(self) -> bool:
@@ -76,7 +86,7 @@ class RequestView(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether no step in flight still names it, so that it may be admitted or resumed."""
+        """Whether no step in flight names it: then it may be admitted or resumed, and its pages come free at once."""
         ...
 
 
@@ -153,7 +163,18 @@ class SchedulerView(Protocol):
         ...
 
     def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
-        """Free pages that are missing to admit or resume ``request`` now (0: it fits), keeping ``headroom`` free."""
+        """Free pages that are missing to admit or resume ``request`` now (0: it fits), keeping ``headroom`` free.
+
+        A negative ``headroom`` counts pages that the same plan is about to free.
+        """
+        ...
+
+    def pages_needed(self, request: RequestView) -> int:
+        """Pages that admitting or resuming ``request`` takes: its present length (its greatest, once protected)."""
+        ...
+
+    def slice_pages(self, request: RequestView, tokens: int) -> int:
+        """Pages that a loose request lacks to compute ``tokens`` more."""
         ...
 
     def exclusive_pages(self, request: RequestView) -> int:
@@ -236,6 +257,10 @@ class KVAllocator(Protocol):
         """Free pages missing for such a request when ``headroom`` pages are to stay free; 0 if it fits."""
         ...
 
+    def pages_needed(self, tokens: int, limit: int) -> int:
+        """Pages that ``reserve`` would take for such a request."""
+        ...
+
     def cached_tokens(self, keys: Sequence[int]) -> int:
         """Tokens of the longest known prefix, without taking it (0 without prefix reuse)."""
         ...
@@ -304,7 +329,8 @@ class KVAllocator(Protocol):
 class BatchShape(msgspec.Struct, gc=False):
     """What the time of a step depends on.  All counts are of this step only.
 
-    ``kv_tokens`` sums, over all rows, the KV positions that attention reads (the tokens before the row's own).
+    ``kv_tokens`` sums, over the requests of the step, the KV positions that exist before it and that attention reads:
+    the context of a decoding request, the earlier chunks of a prefill.
     """
 
     prefill_tokens: int = 0

@@ -24,7 +24,7 @@ FOREVER = 1 << 62
 
 
 class RequestState(enum.Enum):
-    """Where a request is in its life; ``core.request`` holds the table of legal transitions."""
+    """Where a request is in its life; ``successors`` is the table of legal transitions."""
 
     WAITING = "waiting"
     PREFILLING = "prefilling"
@@ -33,6 +33,28 @@ class RequestState(enum.Enum):
     SWAPPED = "swapped"
     SWAPPING_IN = "swapping_in"
     FINISHED = "finished"
+
+    successors: tuple[RequestState, ...]
+    """The states that may follow; filled in below, because a member cannot name its siblings."""
+
+
+RequestState.WAITING.successors = (RequestState.PREFILLING, RequestState.FINISHED)
+RequestState.PREFILLING.successors = (
+    RequestState.DECODING,
+    RequestState.SWAPPING_OUT,
+    RequestState.WAITING,
+    RequestState.FINISHED,
+)
+RequestState.DECODING.successors = (RequestState.SWAPPING_OUT, RequestState.WAITING, RequestState.FINISHED)
+RequestState.SWAPPING_OUT.successors = (RequestState.SWAPPED, RequestState.WAITING, RequestState.FINISHED)
+RequestState.SWAPPED.successors = (RequestState.SWAPPING_IN, RequestState.WAITING, RequestState.FINISHED)
+RequestState.SWAPPING_IN.successors = (
+    RequestState.PREFILLING,
+    RequestState.DECODING,
+    RequestState.WAITING,
+    RequestState.FINISHED,
+)
+RequestState.FINISHED.successors = ()
 
 
 class Fit(enum.Enum):
@@ -45,9 +67,6 @@ class Fit(enum.Enum):
 
 PreemptMode = Literal["swap", "recompute"]
 """How a running request leaves the device: pages copied to the host, or dropped and computed again."""
-
-PreemptChoice = Literal["swap", "recompute", "auto"]
-"""What a policy's options offer: ``auto`` swaps while the host tier has room, and recomputes otherwise."""
 
 FinishReason = Literal["stop", "length", "cancelled", "expired", "error", "rejected"]
 """``stop``: an end token or stop string; ``length``: ``max_tokens``; ``expired``: its queue deadline passed."""

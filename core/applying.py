@@ -1,0 +1,206 @@
+"""Turns a checked plan into a launch: reserves pages, moves requests, and stops at the first item that does not fit."""
+
+from __future__ import annotations
+
+from stepwell.core.instructions import Admitted, Launch, Preempted, Resumed
+from stepwell.core.plan import Preemption, StepPlan
+from stepwell.core.protocols import NotNow
+from stepwell.core.request import Request
+from stepwell.core.state import State, StepRecord
+from stepwell.core.types import PreemptMode, RequestId, RequestState
+
+
+class PlanApplier:
+    """Applies one plan at a time to ``state``.  ``refusals`` counts items that did not fit since the last launch."""
+
+    __slots__ = ("_launch", "_step", "refusals", "state")
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.refusals = 0
+        self._launch = Launch(0)
+        self._step = StepRecord(0, 0, [])
+
+    def apply(self, plan: StepPlan) -> StepRecord | None:
+        """Do what ``plan`` says.  Returns the step to launch, its instruction in ``state.out``, or None if no work came
+        of it.  The decode group runs even if an item was refused: it keeps its place."""
+        state = self.state
+        launch = self._launch = Launch(state.next_step)
+        step = self._step = StepRecord(state.next_step, 0, [])
+        for id, _ in plan.reject:
+            request = state.requests[id]
+            state.finish(request, "rejected", request.generated)
+        fits = self._preempt(plan)
+        for id in plan.hold:
+            self._hold(state.requests[id])
+        if plan.decode and state.group.members:
+            fits = self._decode() and fits
+        if fits and self._resume(plan) and self._admit(plan):
+            self._continue(plan)
+        if not (launch.decode or launch.slices or launch.swap_out or launch.swap_in):
+            return None
+        self.refusals = 0
+        if launch.decode:
+            launch.joined, launch.left = state.group.changes()
+            for request in state.group.tick(launch.step):
+                state.draining[request.id] = request
+                step.last.append(request)
+            step.tick = state.group.launched
+        state.out.append(launch)
+        return step
+
+    def _refuse(self, request: Request) -> bool:
+        self.refusals += 1
+        self.state.tell("refused", request)
+        return False
+
+    # ------------------------------------------------------------------------------------------- leaving the device
+
+    def _preempt(self, plan: StepPlan) -> bool:
+        for item in plan.preempt:
+            request = self.state.requests[item.request]
+            mode: PreemptMode = item.mode if request.computed else "recompute"
+            if mode == "recompute":
+                tokens = request.computed
+                self.state.take_out(request)
+                self.state.requeue(request, mode, item.reason, item.beneficiary, tokens)
+            elif not self._swap_out(request, item):
+                return self._refuse(request)
+        return True
+
+    def _swap_out(self, request: Request, item: Preemption) -> bool:
+        state, step = self.state, self._step.id
+        tokens = request.computed
+        pages = state.allocator.exclusive_pages(request.id)
+        copy = state.allocator.swap_out(request.id, tokens, step)
+        if isinstance(copy, NotNow):
+            return False
+        state.take_out(request)
+        request.last_step = step
+        request.preemptions += 1
+        limit = state.limits.max_preemptions
+        request.protected = bool(limit) and request.preemptions >= limit
+        request.move(RequestState.SWAPPING_OUT, state.now_ns, item.reason)
+        state.swapped[request.id] = request
+        self._step.copies_out.append(request)
+        self._launch.swap_out.append((request.id, copy.device, copy.host))
+        state.out.append(Preempted(request.id, "swap", item.reason, item.beneficiary, tokens, pages))
+        state.tell("swapped", request)
+        return True
+
+    def _hold(self, request: Request) -> None:
+        self.state.group.leave(request)
+        self.state.loose[request.id] = request
+
+    # ------------------------------------------------------------------------------------------- the decode group
+
+    def _decode(self) -> bool:
+        """Run the group; members for whom no page is left are held, the last to join first."""
+        state, group = self.state, self.state.group
+        fits = True
+        growing = group.growing()
+        if growing:
+            short = len(growing) - state.allocator.free_pages
+            if short > 0:
+                held = list(growing.values())[-short:]
+                for request in held:
+                    self._hold(request)
+                fits = self._refuse(held[0])
+            if growing:
+                self._launch.growth += grow_all(state, growing)
+        self._launch.decode = bool(group.members)
+        return fits
+
+    # ------------------------------------------------------------------------------------------- taking in
+
+    def _resume(self, plan: StepPlan) -> bool:
+        state, step = self.state, self._step.id
+        for id in plan.resume:
+            request = state.requests[id]
+            if not request.ready:
+                return self._refuse(request)
+            copy = state.allocator.swap_in(id, request.reserve_tokens, request.limit, step)
+            if isinstance(copy, NotNow):
+                return self._refuse(request)
+            del state.swapped[id]
+            request.capacity = copy.capacity
+            request.last_step = step
+            request.move(RequestState.SWAPPING_IN, state.now_ns, "resumed")
+            state.loose[id] = request
+            self._step.copies_in.append(request)
+            self._launch.swap_in.append((id, copy.device, copy.host))
+            self._launch.tables.append((id, copy.table))
+            state.out.append(Resumed(id))
+            state.tell("resumed", request)
+        return True
+
+    def _admit(self, plan: StepPlan) -> bool:
+        state = self.state
+        for id, tokens in plan.admit:
+            request = state.requests[id]
+            if not request.ready:
+                return self._refuse(request)
+            reservation = state.allocator.reserve(id, request.reserve_tokens, request.limit, request.keys)
+            if isinstance(reservation, NotNow):
+                return self._refuse(request)
+            del state.waiting[id]
+            request.capacity = reservation.capacity
+            request.base = reservation.cached
+            request.pending -= reservation.cached
+            if not request.started:
+                request.started = True
+                state.backlog.remove(request)
+            request.move(RequestState.PREFILLING, state.now_ns, "admitted")
+            state.loose[id] = request
+            self._launch.tables.append((id, reservation.pages))
+            state.out.append(Admitted(id, reservation.cached))
+            state.tell("admitted", request)
+            self._run_slice(request, min(tokens, request.pending))
+        return True
+
+    def _continue(self, plan: StepPlan) -> None:
+        state = self.state
+        for id, tokens in plan.slices:
+            request = state.loose[id]
+            if request.state is RequestState.SWAPPING_IN:
+                self._refuse(request)
+                return
+            end = request.base + tokens
+            if end > request.capacity:
+                reservation = state.allocator.reserve(id, end, request.limit)
+                if isinstance(reservation, NotNow):
+                    self._refuse(request)
+                    return
+                request.capacity = reservation.capacity
+                for page in reservation.pages:
+                    self._launch.growth += (id, page)
+            self._run_slice(request, tokens)
+
+    def _run_slice(self, request: Request, tokens: int) -> None:
+        start = request.base
+        request.base = start + tokens
+        request.pending -= tokens
+        request.last_step = self._step.id
+        samples = request.pending == 0
+        if samples:
+            request.pending = 1
+            self._step.sampled[request.id] = request
+            if request.base == request.limit:
+                del self.state.loose[request.id]
+                self.state.draining[request.id] = request
+                self._step.last.append(request)
+            else:
+                self.state.joining.append(request)
+        self._launch.slices.append((request.id, start, tokens, samples))
+
+
+def grow_all(state: State, growing: dict[RequestId, Request]) -> list[int]:
+    """One page for each growing member of the group; the pool has them.  Returns request, page, request, page, …"""
+    ids = list(growing)
+    pages = state.allocator.grow(ids)
+    assert not isinstance(pages, NotNow)
+    state.group.grown()
+    flat = ids + pages
+    flat[::2] = ids
+    flat[1::2] = pages
+    return flat

@@ -1,0 +1,51 @@
+"""The bounded waiting line: how many never-started requests there are, and whether one more may enter.
+
+Requests that were preempted do not count: they were admitted once and are not refused afterwards.
+"""
+
+from __future__ import annotations
+
+from stepwell.core.instructions import Rejected
+from stepwell.core.limits import SchedulerLimits
+from stepwell.core.request import Request
+from stepwell.core.types import RequestId
+
+
+class Backlog:
+    """Counts requests and prompt tokens that wait for their first admission, in all and by class."""
+
+    __slots__ = ("_by_class", "_limits", "_ranks", "_shares", "requests", "tokens")
+
+    def __init__(self, limits: SchedulerLimits) -> None:
+        self._limits = limits
+        self._ranks = {each.name: each.rank for each in limits.classes}
+        self._shares = {each.name: int(each.queue_share * limits.max_waiting) for each in limits.classes}
+        self._by_class = {each.name: 0 for each in limits.classes}
+        self.requests = 0
+        self.tokens = 0
+
+    def rank(self, klass: str) -> int | None:
+        """Rank of a class, None if there is no such class."""
+        return self._ranks.get(klass)
+
+    def refusal(self, id: RequestId, klass: str, prompt_tokens: int) -> Rejected | None:
+        """Why a request of ``klass`` (a known one) may not enter now; None if it may."""
+        limits = self._limits
+        if limits.max_waiting and self.requests >= limits.max_waiting:
+            return Rejected(id, "queue_full", limits.max_waiting)
+        if limits.max_waiting and self._by_class[klass] >= self._shares[klass]:
+            return Rejected(id, "class_queue_full", self._shares[klass])
+        if limits.max_waiting_tokens and self.tokens + prompt_tokens > limits.max_waiting_tokens:
+            return Rejected(id, "queue_tokens_full", limits.max_waiting_tokens)
+        return None
+
+    def add(self, request: Request) -> None:
+        self.requests += 1
+        self.tokens += request.prompt_tokens
+        self._by_class[request.klass] += 1
+
+    def remove(self, request: Request) -> None:
+        """It was admitted for the first time, or ended without."""
+        self.requests -= 1
+        self.tokens -= request.prompt_tokens
+        self._by_class[request.klass] -= 1

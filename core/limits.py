@@ -1,0 +1,36 @@
+"""The numbers a scheduler works within, and the classes of requests it knows."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ClassLimits(msgspec.Struct, frozen=True):
+    """A class of requests.  ``rank`` 0 is served first; ``queue_share`` is its part of the waiting line, in (0, 1]."""
+
+    name: str
+    rank: int = 0
+    queue_share: float = 1.0
+
+
+DEFAULT_CLASSES = (ClassLimits("chat", 0), ClassLimits("batch", 1, 0.9))
+
+
+class SchedulerLimits(msgspec.Struct, frozen=True):
+    """Budgets and bounds.  Counts are of requests unless the name says tokens; 0 means "no bound" for ``max_*``.
+
+    ``token_budget`` and ``running_limit`` bound one step; ``depth`` the steps launched but not done.
+    ``max_context`` bounds prompt and output together, beside what the page pool can hold for one request alone.
+    ``max_preemptions`` is how often one request may be preempted before its greatest length is reserved for it.
+    """
+
+    token_budget: int = 2048
+    running_limit: int = 256
+    depth: int = 1
+    max_waiting: int = 100_000
+    max_waiting_tokens: int = 0
+    max_context: int = 0
+    max_preemptions: int = 8
+    max_failures: int = 3
+    seed: int = 0
+    classes: tuple[ClassLimits, ...] = DEFAULT_CLASSES

@@ -1,0 +1,95 @@
+"""The rules that every plan must keep, checked before anything of it is applied.
+
+A plan that asks for more than there is room for is no error (the first item that does not fit ends it); a plan that
+breaks one of these rules is a bug in the policy.
+"""
+
+from __future__ import annotations
+
+from stepwell.core.plan import StepPlan
+from stepwell.core.request import Request
+from stepwell.core.state import State
+from stepwell.core.types import RequestId, RequestState
+
+
+class BrokenRuleError(Exception):
+    """Internal to the core: becomes a ``PolicyFault`` instruction."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(rule, detail)
+        self.rule = rule
+        self.detail = detail
+
+
+def check_plan(plan: StepPlan, state: State) -> None:
+    """Raise ``BrokenRuleError`` unless ``plan`` keeps every rule."""
+    if plan.wake_ns and plan.wake_ns <= state.now_ns:
+        raise BrokenRuleError("wake in the future", f"asked for {plan.wake_ns} ns at {state.now_ns} ns")
+    if not (plan.admit or plan.slices or plan.preempt or plan.resume or plan.hold or plan.reject):
+        _check_quiet(plan, state)
+        return
+    if plan.repeat:
+        raise BrokenRuleError("only decoding repeats", f"repeat is {plan.repeat}, but the plan changes something")
+    seen: dict[RequestId, str] = {}
+    _check_leaving(plan, state, seen)
+    tokens = _check_working(plan, state, seen)
+    if plan.decode:
+        tokens += len(state.group.members) - sum(1 for id in seen if id in state.group.members)
+    if tokens > state.limits.token_budget:
+        raise BrokenRuleError("token budget", f"{tokens} tokens planned, the budget is {state.limits.token_budget}")
+    seats = state.view.running + len(plan.admit) + len(plan.resume) - len(plan.preempt)
+    if seats > state.limits.running_limit and (plan.admit or plan.resume):
+        raise BrokenRuleError("running limit", f"{seats} would run, the limit is {state.limits.running_limit}")
+
+
+def _check_quiet(plan: StepPlan, state: State) -> None:
+    decodes = plan.decode and state.group.members
+    if plan.repeat and not decodes:
+        raise BrokenRuleError("only decoding repeats", f"repeat is {plan.repeat}, but nothing decodes")
+    if not decodes and not state.inflight and state.requests and not plan.wake_ns:
+        raise BrokenRuleError("idle without wake", f"{len(state.requests)} requests live, nothing planned, no wake_ns")
+
+
+def _find(table: dict[RequestId, Request], id: RequestId, seen: dict[RequestId, str], what: str) -> Request:
+    if id in seen:
+        raise BrokenRuleError("one item a request", f"request {id} is in the plan as {seen[id]} and as {what}")
+    seen[id] = what
+    request = table.get(id)
+    if request is None:
+        raise BrokenRuleError("known request", f"{what} names request {id}, which is not there to {what}")
+    return request
+
+
+def _check_leaving(plan: StepPlan, state: State, seen: dict[RequestId, str]) -> None:
+    for item in plan.preempt:
+        table = state.group.members if item.request in state.group.members else state.loose
+        request = _find(table, item.request, seen, "preempt")
+        if request.protected:
+            raise BrokenRuleError(
+                "preemption limit", f"request {item.request} was preempted {request.preemptions} times already"
+            )
+        if request.state is RequestState.SWAPPING_IN:
+            raise BrokenRuleError("known request", f"request {item.request} is still being swapped in")
+    for id in plan.hold:
+        _find(state.group.members, id, seen, "hold")
+    for id, _ in plan.reject:
+        _find(state.waiting, id, seen, "reject")
+
+
+def _check_working(plan: StepPlan, state: State, seen: dict[RequestId, str]) -> int:
+    for id in plan.resume:
+        _find(state.swapped, id, seen, "resume")
+    tokens = 0
+    for id, count in plan.admit:
+        tokens += _slice(_find(state.waiting, id, seen, "admit"), count)
+    for id, count in plan.slices:
+        tokens += _slice(_find(state.loose, id, seen, "slice"), count)
+    return tokens
+
+
+def _slice(request: Request, tokens: int) -> int:
+    if not 0 < tokens <= request.pending:
+        raise BrokenRuleError(
+            "slice size", f"{tokens} tokens for request {request.id}, which has {request.pending} pending"
+        )
+    return tokens

@@ -1,0 +1,48 @@
+"""What happens to requests when steps fail: nothing of those steps exists, and KV pages are a rebuildable cache."""
+
+from __future__ import annotations
+
+from stepwell.core.errors import InvariantError
+from stepwell.core.events import StepFailed
+from stepwell.core.request import Request
+from stepwell.core.state import State
+from stepwell.core.types import RequestState
+
+
+def recover(state: State, event: StepFailed) -> None:
+    """End the blamed requests and send every other one on the device back to be recomputed.
+
+    Output tokens of the steps in flight never existed; those before stay known.  A request that went through more than
+    ``max_failures`` failed steps ends with reason ``error``.
+    """
+    steps = [step.id for step in state.inflight]
+    if not steps or event.step != steps[0]:
+        raise InvariantError(f"step {event.step} failed, but in flight are {steps}")
+    tokens = {request.id: state.visible_tokens(request) for request in state.requests.values()}
+    state.inflight.clear()
+    state.joining.clear()
+    state.progress.done = steps[-1]
+    state.allocator.step_done(steps[-1])
+    blamed = dict.fromkeys(event.blamed)
+    for request in list(state.requests.values()):
+        if request.id in blamed:
+            state.finish(request, "error", tokens[request.id])
+        elif request.state is RequestState.WAITING:
+            request.pending = request.prompt_tokens + tokens[request.id]
+        elif request.state is not RequestState.SWAPPED or event.device_lost:
+            _start_over(state, request, tokens[request.id], event.reason or "step failed")
+    state.group.forget_changes()
+    if event.device_lost:
+        state.allocator.host_lost()
+
+
+def _start_over(state: State, request: Request, tokens: int, reason: str) -> None:
+    request.failures += 1
+    limit = state.limits.max_failures
+    if limit and request.failures > limit:
+        state.finish(request, "error", tokens)
+        return
+    lost = request.computed
+    state.take_out(request)
+    request.pending = request.prompt_tokens + tokens - request.base
+    state.requeue(request, "recompute", reason, 0, lost)

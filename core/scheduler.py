@@ -1,0 +1,383 @@
+"""The scheduler: events go in, instructions come out.
+
+A pure state machine.  It reads no clock, does no I/O and knows no model; time enters with the events, and everything
+it decides leaves as instructions.  Which request runs is the policy's choice; that budgets, pages and the life of each
+request are kept is this module's.
+
+``handle`` takes a batch of events that carry one time, updates the tables, and launches steps while fewer than
+``depth`` are in flight.  A plan may repeat: then the next step is launched without asking the policy, until anything
+happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from stepwell.core.applying import PlanApplier, grow_all
+from stepwell.core.errors import InvariantError
+from stepwell.core.events import (
+    Cancel,
+    Event,
+    RunDone,
+    StepDone,
+    StepFailed,
+    Stop,
+    Submitted,
+    Timer,
+    UsePolicy,
+)
+from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Rejected, Run, Wake
+from stepwell.core.invariants import check_state
+from stepwell.core.limits import SchedulerLimits
+from stepwell.core.plan import StepPlan
+from stepwell.core.plan_check import BrokenRuleError, check_plan
+from stepwell.core.protocols import KVAllocator, SchedulerPolicy
+from stepwell.core.recovery import recover
+from stepwell.core.request import Request
+from stepwell.core.state import State, StepRecord
+from stepwell.core.types import FOREVER, RequestId, RequestState
+
+MAX_BARREN_PLANS = 4
+"""A policy whose plans come to nothing is asked again at most so often at one time."""
+
+AUDIT_STEPS = 4096
+"""How often, in steps, every law about tables and pages is checked in production (about 1 ms at 8,192 pages)."""
+
+MakePolicy = Callable[[str, dict[str, object]], SchedulerPolicy]
+
+
+class Scheduler:
+    """See the module.  ``make_policy`` builds policies by name, at the start and when a ``UsePolicy`` event asks."""
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        allocator: KVAllocator,
+        make_policy: MakePolicy,
+        policy: str = "fcfs",
+        options: dict[str, object] | None = None,
+        *,
+        honour_repeats: bool = True,
+    ) -> None:
+        self.policy_name = policy
+        self.policy_options = options or {}
+        self.honour_repeats = honour_repeats
+        self._make_policy = make_policy
+        self.state = State(limits, allocator, make_policy(policy, self.policy_options))
+        self._applier = PlanApplier(self.state)
+        self.max_tokens = allocator.total_pages * allocator.page_size
+        """Prompt and output tokens that one request may have: what the pool holds, or ``max_context`` if less."""
+        if limits.max_context:
+            self.max_tokens = min(self.max_tokens, limits.max_context)
+        self._last_id: RequestId = 0
+        self._barren = 0
+        self._faulted = False
+        self._next_audit = AUDIT_STEPS
+        self._repeat = 0
+        self._until_ns = FOREVER
+        self._blocked: tuple[RequestId, str] | None = None
+        self._expiries: list[tuple[int, RequestId]] = []
+        self._handlers: dict[type, Callable[..., None]] = {
+            StepDone: self._step_done,
+            RunDone: self._run_done,
+            StepFailed: self._step_failed,
+            Cancel: self._cancel,
+            Stop: self._stop,
+            Timer: self._timer,
+            UsePolicy: self._use_policy,
+            Submitted: self._submitted,
+        }
+
+    def handle(self, now_ns: int, events: Sequence[Event]) -> list[Instruction]:
+        """Take in events that happened at ``now_ns`` and decide.
+
+        Raises ``InvariantError`` if time runs backwards, a step is reported out of order, or a law is broken.
+        """
+        state = self.state
+        if now_ns < state.now_ns:
+            raise InvariantError(f"clock monotone: {now_ns} ns comes after {state.now_ns} ns")
+        state.now_ns = now_ns
+        out: list[Instruction] = []
+        state.out = out
+        for event in events:
+            self._handlers[type(event)](event)
+        if self._expiries and self._expiries[0][0] <= now_ns:
+            self._expire()
+        depth = state.limits.depth
+        while len(state.inflight) < depth and self._launch():
+            pass
+        if state.next_step >= self._next_audit:
+            self._next_audit = state.next_step + AUDIT_STEPS
+            check_state(state)
+        return out
+
+    def repeatable(self, at_most: int) -> tuple[int, int]:
+        """How many further steps the present plan holds for if nothing happens, and until when it may be relaunched.
+
+        For a shell that takes repeats in one go (``RunDone``): it may report as many as the first number of steps done,
+        all of them before the second (ns), none of which ends a request.
+        """
+        state = self.state
+        steps = min(at_most, self._repeat)
+        if steps <= 0 or state.limits.depth != 1 or len(state.inflight) != 1 or state.inflight[0].last:
+            return 0, 0
+        group = state.group
+        steps = min(steps, group.next_end() - group.launched)
+        free = state.allocator.free_pages
+        if free < len(group.members) * (steps // group.page_size + 1):
+            full = group.full
+            launched = group.launched
+            for step in range(steps):
+                growing = full.get(launched + step)
+                if growing:
+                    free -= len(growing)
+                    if free < 0:
+                        return step, self._until_ns
+                if step >= group.page_size:
+                    return step, self._until_ns
+        return steps, self._until_ns
+
+    # ------------------------------------------------------------------------------------------- steps
+
+    def _launch(self) -> bool:
+        """Launch one step, by repeating or by a new plan; False if there is nothing to do now."""
+        state = self.state
+        if self._repeat > 0 and state.now_ns < self._until_ns:
+            growing = state.group.growing()
+            if not growing or len(growing) <= state.allocator.free_pages:
+                id = state.next_step
+                state.out.append(Launch(id, True, self._relaunch()))
+                return True
+        self._repeat = 0
+        return self._plan()
+
+    def _relaunch(self) -> list[int]:
+        """Launch the decode group once more; returns the pages appended."""
+        state, group = self.state, self.state.group
+        growing = group.growing()
+        growth = grow_all(state, growing) if growing else []
+        id = state.next_step
+        state.next_step = id + 1
+        last = group.tick(id)
+        state.inflight.append(StepRecord(id, group.launched, last))
+        if last:
+            self._repeat = 0
+            for request in last:
+                state.draining[request.id] = request
+        else:
+            self._repeat -= 1
+        return growth
+
+    def _plan(self) -> bool:
+        state = self.state
+        if not state.requests or self._faulted:
+            return False
+        if self._observe_failed():
+            return False
+        for request in state.joining:
+            if request.id in state.loose and request.state is not RequestState.FINISHED:
+                del state.loose[request.id]
+                if request.state is RequestState.PREFILLING:
+                    request.move(RequestState.DECODING, state.now_ns, "first token")
+                state.group.join(request)
+        state.joining.clear()
+        state.view.now_ns = state.now_ns
+        state.view.step = state.next_step
+        try:
+            plan = state.policy.plan(state.view)
+            check_plan(plan, state)
+        except BrokenRuleError as error:
+            return self._fail_policy(error.rule, error.detail)
+        except Exception as error:
+            return self._fail_policy("plan raised", f"{type(error).__name__}: {error}")
+        step = self._applier.apply(plan)
+        self._say_blocked(plan)
+        self._observe_failed()
+        if step is None:
+            return self._nothing_launched(plan)
+        state.next_step += 1
+        state.inflight.append(step)
+        self._barren = 0
+        self._until_ns = plan.wake_ns or FOREVER
+        if self.honour_repeats and not step.last:
+            self._repeat = plan.repeat
+        return True
+
+    def _nothing_launched(self, plan: StepPlan) -> bool:
+        """Whether to ask the policy again at once: its plan had items, but all were refused or took no step."""
+        state = self.state
+        if state.inflight or self._faulted or not state.requests:
+            return False
+        quiet = not (plan.admit or plan.slices or plan.preempt or plan.resume or plan.hold or plan.reject)
+        if quiet and plan.wake_ns:
+            at_ns = min(plan.wake_ns, self._expiries[0][0]) if self._expiries else plan.wake_ns
+            state.out.append(Wake(at_ns))
+            return False
+        self._barren += 1
+        if self._barren > MAX_BARREN_PLANS:
+            return self._fail_policy("progress", f"{self._barren} plans in a row launched nothing")
+        return True
+
+    def _say_blocked(self, plan: StepPlan) -> None:
+        obstacle = plan.blocked
+        if obstacle is None:
+            self._blocked = None
+        elif (obstacle.request, obstacle.reason) != self._blocked:
+            self._blocked = (obstacle.request, obstacle.reason)
+            self.state.out.append(Blocked(obstacle.request, obstacle.reason, obstacle.short))
+
+    def _observe_failed(self) -> bool:
+        fault = self.state.fault
+        return fault is not None and not self._fail_policy(*fault)
+
+    def _fail_policy(self, rule: str, detail: str) -> bool:
+        if not self._faulted:
+            self._faulted = True
+            self.state.out.append(PolicyFault(self.policy_name, self.state.next_step, rule, detail))
+        return False
+
+    def _step_done(self, event: StepDone) -> None:
+        state = self.state
+        inflight = state.inflight
+        if not inflight or inflight[0].id != event.step:
+            raise InvariantError(f"step {event.step} is done, but in flight are {[step.id for step in inflight]}")
+        step = inflight.popleft()
+        state.progress.done = step.id
+        state.allocator.step_done(step.id)
+        if event.ended:
+            self._repeat = 0
+            for id in event.ended:
+                request = state.requests.get(id)
+                if request is not None:
+                    state.finish(request, "stop", state.visible_tokens(request))
+        if step.last or step.copies_out or step.copies_in:
+            self._repeat = 0
+            self._settle(step)
+
+    def _settle(self, step: StepRecord) -> None:
+        """What a finished step changes beyond one more token for everybody."""
+        state = self.state
+        for request in step.last:
+            if request.state is not RequestState.FINISHED:
+                state.finish(request, "length", request.generated)
+        for request in step.copies_out:
+            if request.state is RequestState.SWAPPING_OUT and request.last_step == step.id:
+                request.move(RequestState.SWAPPED, state.now_ns, "copied to the host")
+        for request in step.copies_in:
+            if request.state is RequestState.SWAPPING_IN and request.last_step == step.id:
+                decoding = request.pending == 1 and request.generated > 0
+                request.move(
+                    RequestState.DECODING if decoding else RequestState.PREFILLING, state.now_ns, "copied back"
+                )
+
+    def _run_done(self, event: RunDone) -> None:
+        """A repeated plan went on for several steps: exactly a ``StepDone`` and a relaunch for each of them."""
+        state, group = self.state, self.state.group
+        count = len(event.done_ns)
+        step = state.inflight.popleft()
+        allowed = min(self._repeat, group.next_end() - group.launched)
+        if step.id != event.step or step.last or state.limits.depth != 1 or not 0 < count <= allowed:
+            raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
+        growth: list[list[int]] = []
+        full = group.full
+        for _ in range(count - 1):
+            growing = full.get(group.launched)
+            growth.append(grow_all(state, growing) if growing else [])
+            group.launched += 1
+        state.next_step += count - 1
+        self._repeat -= count - 1
+        growth.append(self._relaunch())
+        state.progress.done = state.next_step - 2
+        state.allocator.step_done(state.progress.done)
+        state.out.append(Run(event.step + 1, growth))
+
+    def _step_failed(self, event: StepFailed) -> None:
+        self._repeat = 0
+        recover(self.state, event)
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    def _submitted(self, event: Submitted) -> None:
+        self._repeat = 0
+        state = self.state
+        id, prompt = event.request, event.prompt_tokens
+        if id <= self._last_id or prompt < 1 or event.max_tokens < 1:
+            raise InvariantError(f"bad arrival after request {self._last_id}: {event}")
+        self._last_id = id
+        backlog = state.backlog
+        rank = backlog.rank(event.klass)
+        if rank is None:
+            state.out.append(Rejected(id, "unknown_class"))
+            return
+        if prompt >= self.max_tokens:
+            state.out.append(Rejected(id, "prompt_too_long", self.max_tokens - 1))
+            return
+        refusal = backlog.refusal(id, event.klass, prompt)
+        if refusal is not None:
+            state.out.append(refusal)
+            return
+        request = Request(
+            id,
+            prompt,
+            min(event.max_tokens, self.max_tokens - prompt),
+            klass=event.klass,
+            rank=rank,
+            tenant=event.tenant,
+            arrival_ns=state.now_ns,
+            expires_ns=event.expires_ns,
+            keys=event.keys,
+            progress=state.progress,
+        )
+        state.requests[id] = state.waiting[id] = request
+        backlog.add(request)
+        if event.expires_ns:
+            heappush(self._expiries, (event.expires_ns, id))
+        state.tell("arrived", request)
+
+    def _cancel(self, event: Cancel) -> None:
+        self._repeat = 0
+        request = self.state.requests.get(event.request)
+        if request is not None:
+            self.state.finish(request, "cancelled", self.state.visible_tokens(request))
+
+    def _stop(self, event: Stop) -> None:
+        self._repeat = 0
+        request = self.state.requests.get(event.request)
+        if request is not None:
+            self.state.finish(request, "stop", event.keep)
+
+    def _expire(self) -> None:
+        self._repeat = 0
+        state = self.state
+        while self._expiries and self._expiries[0][0] <= state.now_ns:
+            _, id = heappop(self._expiries)
+            request = state.waiting.get(id)
+            if request is not None and not request.started:
+                state.finish(request, "expired", 0)
+
+    # ------------------------------------------------------------------------------------------- policies
+
+    def _timer(self, event: Timer) -> None:
+        self._repeat = 0
+
+    def _use_policy(self, event: UsePolicy) -> None:
+        """Decide by another policy from here on, rebuilt from the live requests."""
+        self._repeat = 0
+        self._faulted = False
+        self._barren = 0
+        self.policy_name, self.policy_options = event.name, event.options
+        self.state.policy = self._make_policy(event.name, event.options)
+        self.rebuild_policy()
+
+    def rebuild_policy(self) -> None:
+        """Let the policy observe the live requests as if they had just come to where they are."""
+        state = self.state
+        state.fault = None
+        for request in state.requests.values():
+            state.tell("arrived", request)
+            if request.id in state.swapped:
+                state.tell("admitted", request)
+                state.tell("swapped", request)
+            elif request.id not in state.waiting:
+                state.tell("admitted", request)

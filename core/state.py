@@ -1,0 +1,127 @@
+"""The scheduler's tables, and the few operations that events and plans share.
+
+Every live request is in ``requests`` and in exactly one other place: ``waiting``, the decode ``group``, ``loose``
+(running outside the group), ``draining`` (its last token is in flight) or ``swapped`` (its pages are in the host tier,
+or on their way there).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from stepwell.core.backlog import Backlog
+from stepwell.core.errors import InvariantError
+from stepwell.core.group import DecodeGroup
+from stepwell.core.instructions import Finished, Instruction, Preempted
+from stepwell.core.limits import SchedulerLimits
+from stepwell.core.protocols import KVAllocator, PolicyEvent, PolicyEventKind, SchedulerPolicy
+from stepwell.core.request import Progress, Request
+from stepwell.core.types import FinishReason, PreemptMode, RequestId, RequestState, StepId
+from stepwell.core.view import View
+
+
+class StepRecord:
+    """A step in flight: what must happen when it is done.
+
+    ``tick`` is the group's count with this step launched, or 0 if the group took no part.  ``sampled`` are the loose
+    requests that sample in it, ``last`` those whose final token (by ``max_tokens``) it computes.
+    """
+
+    __slots__ = ("copies_in", "copies_out", "id", "last", "sampled", "tick")
+
+    def __init__(self, id: StepId, tick: int, last: list[Request]) -> None:
+        self.id = id
+        self.tick = tick
+        self.last = last
+        self.sampled: dict[RequestId, Request] = {}
+        self.copies_out: list[Request] = []
+        self.copies_in: list[Request] = []
+
+    def samples(self, request: Request) -> bool:
+        """Whether a token of ``request`` is sampled in this step."""
+        return request.joined_at < self.tick <= request.left_at or request.id in self.sampled
+
+
+class State:
+    """See the module.  ``out`` collects the instructions of the batch of events being handled."""
+
+    def __init__(self, limits: SchedulerLimits, allocator: KVAllocator, policy: SchedulerPolicy) -> None:
+        self.limits = limits
+        self.allocator = allocator
+        self.policy = policy
+        self.now_ns = 0
+        self.next_step: StepId = 1
+        self.progress = Progress()
+        self.backlog = Backlog(limits)
+        self.requests: dict[RequestId, Request] = {}
+        self.waiting: dict[RequestId, Request] = {}
+        self.loose: dict[RequestId, Request] = {}
+        self.swapped: dict[RequestId, Request] = {}
+        self.draining: dict[RequestId, Request] = {}
+        self.group = DecodeGroup(allocator.page_size)
+        self.inflight: deque[StepRecord] = deque()
+        self.joining: list[Request] = []
+        self.out: list[Instruction] = []
+        self.fault: tuple[str, str] | None = None
+        self.view = View(limits, allocator, self.group, self.waiting, self.loose, self.swapped, self.draining)
+
+    def tell(self, kind: PolicyEventKind, request: Request) -> None:
+        """Let the policy observe; if it fails, remember the fault and go on: no request may be lost to it."""
+        try:
+            self.policy.observe(PolicyEvent(kind, request, self.now_ns))
+        except Exception as error:
+            self.fault = self.fault or ("observe raised", f"{type(error).__name__}: {error}")
+
+    def take_out(self, request: Request) -> None:
+        """Remove ``request`` from the place it is in (not from ``requests``)."""
+        id = request.id
+        if request.counter is self.group:
+            self.group.leave(request)
+        elif (
+            self.loose.pop(id, None) is None
+            and self.waiting.pop(id, None) is None
+            and self.draining.pop(id, None) is None
+            and self.swapped.pop(id, None) is None
+        ):
+            raise InvariantError(f"request {id} is in no table: {request.tell()}")
+
+    def visible_tokens(self, request: Request) -> int:
+        """Output tokens of ``request`` that exist, so without those of steps still in flight."""
+        tokens = request.generated
+        for step in self.inflight:
+            if step.samples(request):
+                tokens -= 1
+        return tokens
+
+    def finish(self, request: Request, reason: FinishReason, tokens: int) -> None:
+        """The request's one end: pages given back (after the last step that names them), everybody told."""
+        pages = 0
+        waits = request.state is RequestState.WAITING
+        self.take_out(request)
+        if not request.started:
+            self.backlog.remove(request)
+        if not waits:
+            pages = self.allocator.exclusive_pages(request.id)
+            self.allocator.free(request.id, request.last_step)
+        request.move(RequestState.FINISHED, self.now_ns, reason)
+        del self.requests[request.id]
+        self.out.append(Finished(request.id, reason, tokens, pages))
+        self.tell("finished", request)
+
+    def requeue(self, request: Request, mode: PreemptMode, reason: str, beneficiary: RequestId, tokens: int) -> None:
+        """Back to the waiting line with nothing on the device; ``tokens`` computed positions are lost.
+
+        The caller has taken it out of its place.  Output tokens stay known and are computed again with the prompt.
+        """
+        pages = self.allocator.exclusive_pages(request.id)
+        self.allocator.free(request.id, request.last_step)
+        request.pending += request.base
+        request.base = 0
+        request.capacity = 0
+        request.preemptions += 1
+        limit = self.limits.max_preemptions
+        request.protected = bool(limit) and request.preemptions >= limit
+        request.move(RequestState.WAITING, self.now_ns, reason)
+        self.waiting[request.id] = request
+        self.out.append(Preempted(request.id, mode, reason, beneficiary, tokens, pages))
+        self.tell("preempted", request)

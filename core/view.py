@@ -1,0 +1,112 @@
+"""What a policy sees while it plans: live, read-only, and cheap to ask (see ``protocols.SchedulerView``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from stepwell.core.group import DecodeGroup
+from stepwell.core.limits import SchedulerLimits
+from stepwell.core.protocols import KVAllocator, RequestView
+from stepwell.core.request import Request
+from stepwell.core.types import RequestId, StepId
+
+_MASK = (1 << 64) - 1
+
+
+def keyed_draw(seed: int, request: RequestId, step: StepId) -> float:
+    """A draw in [0, 1) that depends on its key alone (SplitMix64's finaliser; Steele, Lea, Flood, OOPSLA 2014)."""
+    z = (seed * 0x9E3779B97F4A7C15 + request * 0xBF58476D1CE4E5B9 + step * 0x94D049BB133111EB + 1) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((z ^ (z >> 31)) >> 11) / (1 << 53)
+
+
+class View:
+    """The scheduler's tables behind read-only proxies.  ``now_ns`` and ``step`` are set before each plan."""
+
+    __slots__ = (
+        "_allocator",
+        "_draining",
+        "_group",
+        "_loose",
+        "_seed",
+        "decoding",
+        "loose",
+        "now_ns",
+        "page_size",
+        "running_limit",
+        "step",
+        "swapped",
+        "token_budget",
+        "total_pages",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        allocator: KVAllocator,
+        group: DecodeGroup,
+        waiting: dict[RequestId, Request],
+        loose: dict[RequestId, Request],
+        swapped: dict[RequestId, Request],
+        draining: dict[RequestId, Request],
+    ) -> None:
+        self._allocator = allocator
+        self._group = group
+        self._loose = loose
+        self._draining = draining
+        self._seed = limits.seed
+        self.now_ns = 0
+        self.step: StepId = 1
+        self.waiting: Mapping[RequestId, RequestView] = MappingProxyType(waiting)
+        self.loose: Mapping[RequestId, RequestView] = MappingProxyType(loose)
+        self.swapped: Mapping[RequestId, RequestView] = MappingProxyType(swapped)
+        self.decoding: Mapping[RequestId, RequestView] = MappingProxyType(group.members)
+        self.token_budget = limits.token_budget
+        self.running_limit = limits.running_limit
+        self.total_pages = allocator.total_pages
+        self.page_size = allocator.page_size
+
+    @property
+    def running(self) -> int:
+        return len(self._group.members) + len(self._loose) + len(self._draining)
+
+    @property
+    def free_pages(self) -> int:
+        return self._allocator.free_pages
+
+    @property
+    def returning_pages(self) -> int:
+        return self._allocator.returning_pages
+
+    @property
+    def free_host_pages(self) -> int:
+        return self._allocator.free_host_pages
+
+    def growth(self) -> int:
+        growing = self._group.growing()
+        return len(growing) if growing else 0
+
+    def growing(self) -> Sequence[RequestView]:
+        growing = self._group.growing()
+        return list(growing.values()) if growing else []
+
+    def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
+        tokens = request.limit if request.protected else request.known
+        return self._allocator.pages_missing(tokens, request.limit, headroom)
+
+    def pages_needed(self, request: RequestView) -> int:
+        tokens = request.limit if request.protected else request.known
+        return self._allocator.pages_needed(tokens, request.limit)
+
+    def slice_pages(self, request: RequestView, tokens: int) -> int:
+        missing = request.computed + tokens - request.capacity
+        return -(-missing // self.page_size) if missing > 0 else 0
+
+    def exclusive_pages(self, request: RequestView) -> int:
+        return self._allocator.exclusive_pages(request.id)
+
+    def random(self, request: RequestView) -> float:
+        return keyed_draw(self._seed, request.id, self.step)

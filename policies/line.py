@@ -1,0 +1,102 @@
+"""The ordered line of requests that wait for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from stepwell.core.protocols import PolicyEvent, RequestView
+from stepwell.core.types import RequestId, RequestState
+
+Key = tuple[int, int]
+"""Orders requests: smaller is served first."""
+
+Rank = Callable[[RequestView, int], Key]
+"""The key of a request at a time (ns)."""
+
+_WAITING, _SWAPPED, _SWAPPING_OUT = RequestState.WAITING, RequestState.SWAPPED, RequestState.SWAPPING_OUT
+
+
+def by_arrival(request: RequestView, now_ns: int) -> Key:
+    """First come, first served."""
+    return (0, request.id)
+
+
+def in_line(request: RequestView) -> bool:
+    """Whether it waits for the device: never admitted, preempted, or swapped."""
+    state = request.state
+    return state is _WAITING or state is _SWAPPED or state is _SWAPPING_OUT
+
+
+class OrderedLine:
+    """Waiting and swapped requests in the order of ``rank``; O(log n) a change.
+
+    Fed by ``observe``.  Entries of requests that left are dropped when they come up, and swept once they are the
+    majority.  ``ages_at`` says when the passing of time alone changes a request's key (None: never).
+    """
+
+    def __init__(self, rank: Rank, ages_at: Callable[[RequestView], int | None] | None = None) -> None:
+        self._rank = rank
+        self._ages_at = ages_at
+        self._heap: list[tuple[Key, RequestId, RequestView]] = []
+        self._keys: dict[RequestId, Key] = {}
+        self._aging: list[tuple[int, RequestId, RequestView]] = []
+        self._taken: list[RequestView] = []
+
+    def observe(self, event: PolicyEvent) -> None:
+        """Take notice of an event; a policy passes every one on."""
+        kind = event.kind
+        if kind == "arrived" or kind == "preempted" or kind == "swapped":
+            self._put(event.request, event.now_ns)
+        elif kind == "finished" and event.request.id in self._keys:
+            del self._keys[event.request.id]
+            if len(self._heap) > 2 * len(self._keys) + 64:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        self._heap = [entry for entry in self._heap if self._keys.get(entry[1]) == entry[0]]
+        heapify(self._heap)
+        self._aging = [entry for entry in self._aging if entry[1] in self._keys]
+        heapify(self._aging)
+
+    def _put(self, request: RequestView, now_ns: int) -> None:
+        key = self._rank(request, now_ns)
+        self._keys[request.id] = key
+        heappush(self._heap, (key, request.id, request))
+        if self._ages_at is not None:
+            at_ns = self._ages_at(request)
+            if at_ns is not None and at_ns > now_ns:
+                heappush(self._aging, (at_ns, request.id, request))
+
+    def start(self, now_ns: int) -> None:
+        """Begin a plan: age, and put back whoever the last plan took but could not place."""
+        if self._taken:
+            for request in self._taken:
+                if request.id not in self._keys and in_line(request):
+                    self._put(request, now_ns)
+            self._taken.clear()
+        aging = self._aging
+        while aging and aging[0][0] <= now_ns:
+            _, id, request = heappop(aging)
+            if id in self._keys:
+                self._put(request, now_ns)
+
+    def head(self) -> RequestView | None:
+        """The first in line; None if nobody waits."""
+        heap, keys = self._heap, self._keys
+        while heap:
+            key, id, request = heap[0]
+            if keys.get(id) == key and in_line(request):
+                return request
+            heappop(heap)
+        return None
+
+    def take(self) -> None:
+        """Remove the head that was just given, to place it by the plan being made."""
+        _, id, request = heappop(self._heap)
+        del self._keys[id]
+        self._taken.append(request)
+
+    def next_change_ns(self) -> int:
+        """When time alone changes the order next; 0 if it will not."""
+        return self._aging[0][0] if self._aging else 0

@@ -1,0 +1,197 @@
+"""The simulated shell: arrivals, cancels and step times on a virtual clock, around the production scheduler.
+
+The device executes one step after another.  Time jumps from event to event; where the scheduler's plan repeats and the
+cost model can tell the times of the steps, a whole run of steps is one event (``RunDone``), with the same journal and
+the same nanoseconds as step by step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Protocol
+
+import msgspec
+
+from stepwell.core.errors import InvariantError, PolicyError
+from stepwell.core.events import Cancel, Event, RunDone, StepDone, StepFailed, Submitted, Timer
+from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
+from stepwell.core.protocols import CostModel
+from stepwell.core.scheduler import Scheduler
+from stepwell.core.types import FOREVER, StepId
+from stepwell.sim.mirror import BatchMirror
+from stepwell.sim.workload.request import TraceRequest
+
+Observer = Callable[[int, Sequence[Event], Sequence[Instruction]], None]
+"""Called after every batch of events with its time, the events, and the instructions they led to."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A step that produces nothing; ``blamed`` are requests at fault (see ``StepFailed``)."""
+
+    blamed: tuple[int, ...] = ()
+    device_lost: bool = False
+    reason: str = "injected fault"
+
+
+class FaultScript(Protocol):
+    """Says which steps fail, from a seed or a list."""
+
+    def __call__(self, step: StepId) -> Fault | None: ...
+
+
+def no_faults(step: StepId) -> Fault | None:
+    """The script of a device that never fails."""
+    return None
+
+
+class Simulator:
+    """One run.  Request ``k`` of ``requests`` (sorted by arrival) has id ``k + 1``."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cost: CostModel,
+        requests: Sequence[TraceRequest],
+        *,
+        observers: Sequence[Observer] = (),
+        max_tokens: int = FOREVER,
+        faults: FaultScript = no_faults,
+        jumps: bool = True,
+    ) -> None:
+        self.scheduler = scheduler
+        self.now_ns = 0
+        self._cost = cost
+        self._requests = requests
+        self._observers = observers
+        self._max_tokens = max_tokens
+        self._faults = faults
+        self._jumps = jumps and scheduler.state.limits.depth == 1 and faults is no_faults
+        self._mirror = BatchMirror(lambda id: requests[id - 1].output_tokens)
+        self._next = 0
+        self._cancels = [(each.cancel_ns, id) for id, each in enumerate(requests, 1) if each.cancel_ns]
+        heapify(self._cancels)
+        self._wake_ns = FOREVER
+        self._queue: deque[Launch] = deque()
+        self._done_ns = FOREVER
+        self._results: list[Event] = []
+
+    def run(self, progress: Callable[[int], None] | None = None) -> None:
+        """Run to the end: every request has ended.  ``progress`` is told now and then how many have arrived.
+
+        Raises ``PolicyError`` if the policy breaks a rule, ``InvariantError`` if requests are left with nothing to do.
+        """
+        turns = 0
+        while True:
+            arrival_ns = self._requests[self._next].arrival_ns if self._next < len(self._requests) else FOREVER
+            cancel_ns = self._cancels[0][0] if self._cancels else FOREVER
+            now_ns = min(self._done_ns, arrival_ns, cancel_ns, self._wake_ns)
+            if now_ns == FOREVER:
+                break
+            self.now_ns = now_ns
+            events: list[Event] = []
+            if self._done_ns == now_ns:
+                events += self._results
+                self._done_ns = FOREVER
+            if cancel_ns == now_ns:
+                self._leave(now_ns, events)
+            if self._wake_ns == now_ns:
+                self._wake_ns = FOREVER
+                events.append(Timer())
+            if arrival_ns == now_ns:
+                self._arrive(now_ns, events)
+            self._follow(self._turn(now_ns, events))
+            if self._queue and self._done_ns == FOREVER:
+                self._start(now_ns)
+            turns += 1
+            if progress is not None and not turns & 1023:
+                progress(self._next)
+        if self.scheduler.state.requests:
+            left = list(self.scheduler.state.requests)
+            raise InvariantError(f"I5 progress: the simulation ran dry with requests {left[:10]} unfinished")
+
+    def _turn(self, now_ns: int, events: list[Event]) -> list[Instruction]:
+        out = self.scheduler.handle(now_ns, events)
+        for observe in self._observers:
+            observe(now_ns, events, out)
+        return out
+
+    def _leave(self, now_ns: int, events: list[Event]) -> None:
+        while self._cancels and self._cancels[0][0] == now_ns:
+            _, id = heappop(self._cancels)
+            if id <= self._next:
+                events.append(Cancel(id))
+
+    def _arrive(self, now_ns: int, events: list[Event]) -> None:
+        requests = self._requests
+        index = self._next
+        while index < len(requests) and (request := requests[index]).arrival_ns == now_ns:
+            index += 1
+            events.append(
+                Submitted(
+                    index,
+                    request.prompt_tokens,
+                    self._max_tokens,
+                    request.klass,
+                    request.tenant,
+                    0,
+                    request.keys,
+                )
+            )
+        self._next = index
+
+    def _follow(self, out: Sequence[Instruction]) -> None:
+        for instruction in out:
+            kind = type(instruction)
+            if kind is Launch:
+                self._queue.append(instruction)  # type: ignore[arg-type]
+            elif kind is Finished:
+                self._mirror.release(instruction.request)  # type: ignore[union-attr]
+            elif kind is Wake:
+                self._wake_ns = instruction.at_ns  # type: ignore[union-attr]
+            elif kind is PolicyFault:
+                raise PolicyError(
+                    policy=instruction.policy,  # type: ignore[union-attr]
+                    step=instruction.step,  # type: ignore[union-attr]
+                    rule=instruction.rule,  # type: ignore[union-attr]
+                    detail=instruction.detail,  # type: ignore[union-attr]
+                )
+
+    def _start(self, now_ns: int) -> None:
+        """The device takes the next step, or the next run of steps."""
+        launch = self._queue.popleft()
+        step = launch.step
+        fault = self._faults(step)
+        if fault is not None:
+            self._fail(now_ns, step, fault)
+            return
+        mirror = self._mirror
+        ended = mirror.apply(launch)
+        shape = mirror.shape
+        if self._jumps and not ended:
+            further, until_ns = self.scheduler.repeatable(mirror.quiet_ticks())
+            if further > 0:
+                if self._next < len(self._requests):
+                    until_ns = min(until_ns, self._requests[self._next].arrival_ns)
+                if self._cancels:
+                    until_ns = min(until_ns, self._cancels[0][0])
+                ends = self._cost.run_ns(shape, now_ns, further + 1, until_ns)
+                further = len(ends) - 1
+                if further:
+                    ended = mirror.repeat(further)
+                    done_ns = self._done_ns = ends.pop()
+                    self._turn(ends[-1], [RunDone(step, ends)])
+                    self._results = [StepDone(step + further, ended, done_ns - ends[-1])]
+                    return
+        elapsed_ns = self._cost.step_ns(shape)
+        self._done_ns = now_ns + elapsed_ns
+        self._results = [StepDone(step, ended, elapsed_ns)]
+
+    def _fail(self, now_ns: int, step: StepId, fault: Fault) -> None:
+        """The step takes the time of an empty one, and all steps behind it are void."""
+        self._queue.clear()
+        self._mirror.reset()
+        self._done_ns = now_ns + self._cost.step_ns(type(self._mirror.shape)())
+        blamed = [id for id in fault.blamed if id in self.scheduler.state.requests]
+        self._results = [StepFailed(step, blamed, fault.reason, fault.device_lost)]

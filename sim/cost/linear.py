@@ -1,0 +1,154 @@
+"""Step time as a sum of terms, one per count of the batch: the model that simulators and probes agree on.
+
+    step = base + prefill tokens × a + prefill requests × b + decoding requests × c
+           + KV tokens read × d + pages copied × e
+
+Everything is an integer.  Terms whose coefficient is a fraction of a nanosecond are given in picoseconds (names ending
+``_ps``); their sum is rounded *down* to whole nanoseconds, once a step.  Rounding down a sum that does not decrease
+does not decrease either, so the time is positive, finite and non-decreasing in every count, however large: there is no
+table to fall out of.  A step without tokens that only copies pages costs its base and its copies.
+
+Whether a shape lies outside what the coefficients were fitted on is for whoever fitted them to say (``sim.calibrate``).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+
+import msgspec
+
+from stepwell.core.errors import UserError
+from stepwell.core.protocols import BatchShape
+from stepwell.core.types import NS_PER_S
+
+PS_PER_NS = 1_000
+
+_LIMIT_NS = 3_600 * NS_PER_S
+"""No single item costs more than an hour; a larger coefficient is a slip of the unit."""
+
+_TIGHT = 12
+"""Up to this many steps a plain loop is faster than ``_long_run`` (measured)."""
+
+
+class Linear:
+    """A cost model of fixed-point coefficients.  The defaults are those of the common workload of published probes."""
+
+    name = "linear"
+    __slots__ = (
+        "_base_ns",
+        "_decode_request_ns",
+        "_kv_token_ns",
+        "_kv_token_ps",
+        "_prefill_request_ns",
+        "_prefill_token_ns",
+        "_swap_page_ns",
+        "_whole",
+        "options",
+    )
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        """Coefficients; a calibration writes them.  ``base_ns`` is at least 1, all others at least 0."""
+
+        base_ns: int = 6_000_000
+        prefill_token_ns: int = 30_000
+        prefill_request_ns: int = 0
+        decode_request_ns: int = 20_000
+        kv_token_ps: int = 60_000
+        """Per KV position that attention reads, in picoseconds."""
+        swap_page_ns: int = 50_000
+        """Per page copied between device and host, either way."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options = Linear.Options() if options is None else options
+        _check(options)
+        self._base_ns = options.base_ns
+        self._prefill_token_ns = options.prefill_token_ns
+        self._prefill_request_ns = options.prefill_request_ns
+        self._decode_request_ns = options.decode_request_ns
+        self._kv_token_ps = options.kv_token_ps
+        self._swap_page_ns = options.swap_page_ns
+        self._kv_token_ns = options.kv_token_ps // PS_PER_NS
+        self._whole = options.kv_token_ps % PS_PER_NS == 0
+
+    def step_ns(self, shape: BatchShape) -> int:
+        """Time of one step: the base, and each count times its coefficient, rounded down to nanoseconds."""
+        return (
+            self._base_ns
+            + shape.prefill_tokens * self._prefill_token_ns
+            + shape.prefill_requests * self._prefill_request_ns
+            + shape.decode_requests * self._decode_request_ns
+            + shape.swap_pages * self._swap_page_ns
+            + shape.kv_tokens * self._kv_token_ps // PS_PER_NS
+        )
+
+    def run_ns(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
+        """End times of up to ``steps`` steps, each reading ``decode_requests`` KV tokens more than the one before.
+
+        Stops after the first that ends at or past ``until_ns``.  With a whole number of nanoseconds per KV token every
+        step is a constant longer than the one before it, so the loop only adds.
+        """
+        if not self._whole:
+            return self._run_rounding(shape, start_ns, steps, until_ns)
+        decoding = shape.decode_requests
+        step_ns = (
+            self._base_ns
+            + decoding * self._decode_request_ns
+            + shape.kv_tokens * self._kv_token_ns
+            + shape.prefill_tokens * self._prefill_token_ns
+            + shape.prefill_requests * self._prefill_request_ns
+            + shape.swap_pages * self._swap_page_ns
+        )
+        more_ns = decoding * self._kv_token_ns
+        if steps > _TIGHT and more_ns:
+            # Steps never get shorter, so this many at the shortest length are enough to pass ``until_ns``.
+            enough = max((until_ns - start_ns) // step_ns + 1, 1)
+            if enough > _TIGHT:
+                return _long_run(start_ns, step_ns, more_ns, min(steps, enough), until_ns)
+        now_ns = start_ns
+        ends: list[int] = []
+        append = ends.append
+        for _ in range(steps):
+            now_ns += step_ns
+            append(now_ns)
+            if now_ns >= until_ns:
+                break
+            step_ns += more_ns
+        return ends
+
+    def _run_rounding(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
+        """The same where a KV token costs a fraction of a nanosecond: each step rounds by itself, as ``step_ns``."""
+        read_ps = shape.kv_tokens * self._kv_token_ps
+        more_ps = shape.decode_requests * self._kv_token_ps
+        fixed_ns = self.step_ns(shape) - read_ps // PS_PER_NS
+        now_ns = start_ns
+        ends: list[int] = []
+        append = ends.append
+        for _ in range(steps):
+            now_ns += fixed_ns + read_ps // PS_PER_NS
+            append(now_ns)
+            if now_ns >= until_ns:
+                break
+            read_ps += more_ps
+        return ends
+
+
+def _long_run(start_ns: int, step_ns: int, more_ns: int, steps: int, until_ns: int) -> list[int]:
+    """The same sums without a Python loop; ``more_ns`` is positive."""
+    ends = list(accumulate(range(step_ns, step_ns + steps * more_ns, more_ns), initial=start_ns))
+    del ends[0]
+    del ends[bisect_left(ends, until_ns) + 1 :]
+    return ends
+
+
+def _check(options: Linear.Options) -> None:
+    """Refuse coefficients that would make a step's time negative, zero, or not an integer."""
+    for name in options.__struct_fields__:
+        value: object = getattr(options, name)
+        field = f"cost_model.options.{name}"
+        if type(value) is not int:
+            raise UserError(f"must be an integer, not {value!r}", field=field)
+        least = 1 if name == "base_ns" else 0
+        most = _LIMIT_NS * (PS_PER_NS if name.endswith("_ps") else 1)
+        if not least <= value <= most:
+            raise UserError(f"must be between {least} and {most}, not {value}", field=field)

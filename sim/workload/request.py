@@ -1,0 +1,185 @@
+"""A request of a workload, the workload, and what became of the rows it was read from."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from itertools import pairwise
+from operator import attrgetter
+from typing import Literal
+
+import msgspec
+
+from stepwell.core.types import NS_PER_S
+
+NOTES_LIMIT = 100
+"""Rows that a report names one by one; beyond it they are only counted."""
+
+_STEEP = 3.0
+"""A head this much slower or faster than the body is worth a warning."""
+
+
+class TraceRequest(msgspec.Struct, gc=False):
+    """One request.  ``output_tokens`` is its true length, which only the simulated backend may know.
+
+    ``keys`` identify its prompt's prefix, ``Workload.key_tokens`` tokens a key (the last one may be partly filled).
+    ``cancel_ns`` is the absolute time at which the client leaves; 0: never.
+    """
+
+    arrival_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    klass: str = "chat"
+    tenant: str = "default"
+    keys: list[int] = []
+    cancel_ns: int = 0
+
+
+class RowNote(msgspec.Struct, frozen=True):
+    """A row that is not in the workload: its line in the file (from 1), and why."""
+
+    line: int
+    outcome: Literal["dropped", "refused"]
+    reason: str
+
+
+class RowReport(msgspec.Struct, frozen=True):
+    """What became of the rows of a file: ``rows == used + dropped + refused``.
+
+    ``dropped``: well formed, but there is nothing to generate.  ``refused``: malformed, and skipped because the caller
+    asked for it.  ``notes`` names the first ``NOTES_LIMIT`` of both.  ``unsorted``: rows earlier than one before them.
+    """
+
+    source: str
+    format: str
+    rows: int
+    used: int
+    dropped: int = 0
+    refused: int = 0
+    notes: list[RowNote] = []
+    unsorted: int = 0
+
+
+class RateProfile(msgspec.Struct, frozen=True):
+    """How requests arrive.  The head is the first tenth of the requests, the body all others.
+
+    Rates are requests after the first per second of their span (0 where there is no span); ``gap_cv`` is the standard
+    deviation of the gaps between arrivals over their mean.
+    """
+
+    requests: int
+    span_ns: int
+    rate_per_s: float
+    gap_cv: float
+    head_rate_per_s: float
+    body_rate_per_s: float
+    simultaneous: int
+    """Requests that arrive at the very time of the one before them."""
+
+    @property
+    def head_body_ratio(self) -> float:
+        """Rate of the head over rate of the body; 1 where either has no rate."""
+        if not self.head_rate_per_s or not self.body_rate_per_s:
+            return 1.0
+        return self.head_rate_per_s / self.body_rate_per_s
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Requests in order of arrival (those at one time keep the order in which they were given).
+
+    ``key_tokens`` is how many prompt tokens one of a request's ``keys`` stands for; 0: the workload says nothing about
+    shared prefixes.  ``notes`` tells, in sentences, what was done to it on the way.
+    """
+
+    name: str
+    requests: list[TraceRequest]
+    report: RowReport | None = None
+    key_tokens: int = 0
+    notes: list[str] = []
+
+    def __post_init__(self) -> None:
+        ordered = sorted(self.requests, key=attrgetter("arrival_ns"))
+        msgspec.structs.force_setattr(self, "requests", ordered)
+
+    def __len__(self) -> int:
+        return len(self.requests)
+
+    def digest(self) -> str:
+        """SHA-256 over ``key_tokens`` and the requests, a JSON array a line: equal digests, equal workloads."""
+        lines: list[object] = [["stepwell-workload", 1, self.key_tokens]]
+        lines += [
+            (r.arrival_ns, r.prompt_tokens, r.output_tokens, r.klass, r.tenant, r.keys, r.cancel_ns)
+            for r in self.requests
+        ]
+        return hashlib.sha256(msgspec.json.Encoder().encode_lines(lines)).hexdigest()
+
+    def profile(self) -> RateProfile:
+        return rate_profile([r.arrival_ns for r in self.requests])
+
+    def describe(self) -> list[str]:
+        """The head of a report: what arrives, what was left out of the file, what is missing."""
+        profile = self.profile()
+        lines = [
+            f"{self.name}: {profile.requests} requests over {profile.span_ns / NS_PER_S:.1f} s, "
+            f"{profile.rate_per_s:.2f} requests/s, CV of gaps {profile.gap_cv:.2f}, "
+            f"rate of the head / body {profile.head_body_ratio:.2f}, {profile.simultaneous} simultaneous"
+        ]
+        if not 1 / _STEEP <= profile.head_body_ratio <= _STEEP:
+            lines.append(
+                f"warning: the first tenth arrives at {profile.head_rate_per_s:.3g} requests/s, the rest at "
+                f"{profile.body_rate_per_s:.3g}: a run over the first requests does not speak for the whole"
+            )
+        if self.report is not None:
+            lines += _told(self.report)
+        if not self.key_tokens:
+            lines.append("no prefix identity: nothing can be said about prefix reuse with this workload")
+        return lines + self.notes
+
+
+def _told(report: RowReport) -> list[str]:
+    share = 100 * (report.dropped + report.refused) / report.rows if report.rows else 0.0
+    lines = [
+        f"{report.source} ({report.format}): {report.rows} rows, {report.used} used, {report.dropped} dropped, "
+        f"{report.refused} refused ({share:.2f} % left out)"
+    ]
+    if report.unsorted:
+        lines.append(f"{report.unsorted} rows were out of order in time; sorted, equal times in file order")
+    lines += [f"line {note.line}: {note.outcome}: {note.reason}" for note in report.notes]
+    silent = report.dropped + report.refused - len(report.notes)
+    return [*lines, f"and {silent} more rows left out"] if silent else lines
+
+
+def rate_profile(arrivals_ns: list[int]) -> RateProfile:
+    """Profile of arrival times in ascending order."""
+    count = len(arrivals_ns)
+    if count < 2:
+        return RateProfile(count, 0, 0.0, 0.0, 0.0, 0.0, 0)
+    gaps = [after - before for before, after in pairwise(arrivals_ns)]
+    span_ns = arrivals_ns[-1] - arrivals_ns[0]
+    # The variance in exact integers: n·Σg² − (Σg)², over n².
+    spread = len(gaps) * sum(gap * gap for gap in gaps) - span_ns * span_ns
+    head = min(max(count // 10, 1), count - 1)
+    return RateProfile(
+        requests=count,
+        span_ns=span_ns,
+        rate_per_s=_rate(count - 1, span_ns),
+        gap_cv=math.sqrt(spread) / span_ns if span_ns else 0.0,
+        head_rate_per_s=_rate(head, arrivals_ns[head] - arrivals_ns[0]),
+        body_rate_per_s=_rate(count - 1 - head, arrivals_ns[-1] - arrivals_ns[head]),
+        simultaneous=gaps.count(0),
+    )
+
+
+def _rate(gaps: int, span_ns: int) -> float:
+    return gaps * NS_PER_S / span_ns if span_ns else 0.0
+
+
+def shared_key_share(workload: Workload) -> float:
+    """Share of keys seen before, in order of arrival: the block hit rate of a cache that never forgets."""
+    seen: set[int] = set()
+    total = hits = 0
+    for request in workload.requests:
+        total += len(request.keys)
+        hits += sum(key in seen for key in request.keys)
+        seen.update(request.keys)
+    return hits / total if total else 0.0

@@ -1,0 +1,120 @@
+"""What the readers of trace files share: the rules for numbers, and how a format presents itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, Context, Decimal
+
+import msgspec
+
+from stepwell.core.errors import UserError
+from stepwell.core.types import NS_PER_S
+
+MOST_TOKENS = (1 << 31) - 1
+MOST_NS = 1 << 61
+"""Times beyond it (73 years) are a slip of the unit."""
+
+_EXACT = Context(prec=200, rounding=ROUND_HALF_EVEN)
+"""Holds every digit of what ``_SECONDS`` lets through."""
+
+_SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
+
+
+class RowError(UserError):
+    """Why one row cannot be used, without file or line: the reader adds them."""
+
+
+class Row(msgspec.Struct, gc=False):
+    """A row as its file has it: ``time_ns`` counts from wherever the format's clock starts."""
+
+    time_ns: int
+    prompt_tokens: int
+    output_tokens: int
+    keys: list[int] = []
+
+
+RowParser = Callable[[str], Row]
+"""Turns one line, without its end, into a row; raises ``RowError``."""
+
+
+class Format(msgspec.Struct, frozen=True):
+    """A trace format.  ``recognises`` looks at the first line; ``open`` makes the parser, or raises ``RowError``.
+
+    ``from_zero``: the format's times are dates, so the workload counts from its first arrival.
+    """
+
+    name: str
+    looks: str
+    recognises: Callable[[str], bool]
+    open: Callable[[str], RowParser]
+    header: bool = True
+    key_tokens: int = 0
+    from_zero: bool = False
+    debucket: bool = False
+
+
+def tokens(text: str, column: str) -> int:
+    """A count of tokens: decimal digits and nothing else (no sign, fraction, separator, ``NaN``)."""
+    text = text.strip()
+    if not text:
+        raise RowError(f"{column} is blank")
+    if not (text.isascii() and text.isdigit()):
+        raise RowError(f"{column} must be a whole number of tokens, not {shown(text)}")
+    return token_count(int(text) if len(text) <= 20 else MOST_TOKENS + 1, column)
+
+
+def token_count(value: object, column: str) -> int:
+    """The same for a number that a JSON parser already made."""
+    if type(value) is not int or value < 0:
+        raise RowError(f"{column} must be a whole number of tokens, not {shown(value)}")
+    if value > MOST_TOKENS:
+        raise RowError(f"{column} is more than {MOST_TOKENS} tokens")
+    return value
+
+
+def seconds(text: str, column: str) -> int:
+    """Nanoseconds of a decimal number of seconds, exactly; digits beyond the ninth round half to even."""
+    text = text.strip()
+    if not text:
+        raise RowError(f"{column} is blank")
+    if not _SECONDS.fullmatch(text):
+        raise RowError(f"{column} must be a non-negative number of seconds, not {shown(text)}")
+    whole, _, fraction = text.partition(".")
+    if len(fraction) <= 9 and text.replace(".", "").isdigit():
+        value = int(whole) * NS_PER_S + int(fraction.ljust(9, "0"))
+    else:
+        value = int(_EXACT.to_integral_value(_EXACT.multiply(Decimal(text), Decimal(NS_PER_S))))
+    if value > MOST_NS:
+        raise RowError(f"{column} is too far away: {shown(text)} s")
+    return value
+
+
+def shown(value: object) -> str:
+    """A value from a file as an error may quote it."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def columns_of(line: str) -> list[str]:
+    return [name.strip() for name in line.split(",")]
+
+
+def positions(header: str, needed: tuple[str, ...]) -> tuple[list[int], int]:
+    """Where the needed columns are, and how many columns there are; others are ignored."""
+    names = columns_of(header)
+    for name in needed:
+        if name not in names:
+            raise RowError(f"column {name!r} is missing; the header has {', '.join(names)}")
+        if names.count(name) > 1:
+            raise RowError(f"column {name!r} appears {names.count(name)} times")
+    return [names.index(name) for name in needed], len(names)
+
+
+def fields(line: str, count: int) -> list[str]:
+    """The fields of a CSV line.  Quotes are not part of any format read here."""
+    parts = line.split(",")
+    if len(parts) != count:
+        hint = " (a thousands separator?)" if len(parts) > count else ""
+        raise RowError(f"{len(parts)} fields where the header has {count}{hint}")
+    return parts

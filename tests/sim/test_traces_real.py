@@ -1,0 +1,89 @@
+"""The readers on the real traces, against figures measured apart from them.  Skipped where the files are absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepwell.sim.workload.generate import common_workload, read_unit_rate
+from stepwell.sim.workload.request import Workload, shared_key_share
+from stepwell.sim.workload.trace import read_trace
+
+TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+
+pytestmark = pytest.mark.skipif(not TRACES.is_dir(), reason=f"the recorded traces are not at {TRACES}")
+
+
+def read(name: str, *, debucket: bool = False) -> Workload:
+    return read_trace(TRACES / name, debucket=debucket)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("azure_llm_2023_conv.csv", 19_366),
+        ("azure_llm_2023_code.csv", 8_819),
+        ("mooncake_fast25_conversation.jsonl", 12_031),
+        ("mooncake_fast25_synthetic.jsonl", 3_993),
+        ("synthetic_lognormal_10k.csv", 10_000),
+    ],
+)
+def test_si_2_every_row_of_the_real_traces_is_used(name: str, rows: int) -> None:
+    workload = read(name)
+    assert len(workload) == rows
+    report = workload.report
+    assert report is not None
+    assert (report.rows, report.used, report.dropped, report.refused, report.unsorted) == (rows, rows, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "span_s", "rate", "cv", "prompt", "output"),
+    [
+        ("azure_llm_2023_conv.csv", 3501.7, 5.53, 1.09, 1154.7, 211.1),
+        ("azure_llm_2023_code.csv", 3435.9, 2.57, 13.15, 2047.8, 27.9),
+    ],
+)
+def test_azure_profiles(name: str, span_s: float, rate: float, cv: float, prompt: float, output: float) -> None:
+    workload = read(name)
+    profile = workload.profile()
+    assert workload.requests[0].arrival_ns == 0
+    assert profile.span_ns / 1e9 == pytest.approx(span_s, abs=0.06)
+    assert profile.span_ns % 100 == 0
+    assert profile.rate_per_s == pytest.approx(rate, abs=0.006)
+    assert profile.gap_cv == pytest.approx(cv, abs=0.006)
+    assert sum(r.prompt_tokens for r in workload.requests) / len(workload) == pytest.approx(prompt, abs=0.06)
+    assert sum(r.output_tokens for r in workload.requests) / len(workload) == pytest.approx(output, abs=0.06)
+
+
+def test_mooncake_infinite_cache_hit_share() -> None:
+    assert shared_key_share(read("mooncake_fast25_conversation.jsonl")) == pytest.approx(0.366, abs=0.0006)
+    assert shared_key_share(read("mooncake_fast25_synthetic.jsonl")) == pytest.approx(0.640, abs=0.0006)
+
+
+def test_mooncake_debucketing_removes_the_bursts_and_no_more() -> None:
+    coarse = read("mooncake_fast25_conversation.jsonl")
+    spread = read("mooncake_fast25_conversation.jsonl", debucket=True)
+    assert len({request.arrival_ns for request in coarse.requests}) == 1_180
+    assert len({request.arrival_ns for request in spread.requests}) == 12_031
+    moved = [b.arrival_ns - a.arrival_ns for a, b in zip(coarse.requests, spread.requests, strict=True)]
+    assert min(moved) == 0
+    assert 2_000_000_000 < max(moved) < 3_000_000_000
+    assert [r.keys for r in coarse.requests] == [r.keys for r in spread.requests]
+    assert coarse.profile().gap_cv > 3
+    assert spread.profile().gap_cv < 0.5
+    fine = read("mooncake_fast25_synthetic.jsonl")
+    shaken = read("mooncake_fast25_synthetic.jsonl", debucket=True)
+    assert max(b.arrival_ns - a.arrival_ns for a, b in zip(fine.requests, shaken.requests, strict=True)) < 1_000_000
+
+
+def test_the_common_workload_looks_like_its_recorded_sample() -> None:
+    recorded = read_unit_rate(TRACES / "synthetic_lognormal_10k.csv", load=0.9)
+    drawn = common_workload(10_000, load=0.9)
+    assert recorded.profile().rate_per_s == pytest.approx(25.6, rel=0.02)
+    for column in ("prompt_tokens", "output_tokens"):
+        a = sorted(getattr(request, column) for request in recorded.requests)
+        b = sorted(getattr(request, column) for request in drawn.requests)
+        assert sum(a) == pytest.approx(sum(b), rel=0.02)
+        for share in (0.1, 0.5, 0.9):
+            assert a[int(share * 10_000)] == pytest.approx(b[int(share * 10_000)], rel=0.04)

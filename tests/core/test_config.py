@@ -302,7 +302,7 @@ TABLES = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     options=TABLES,
     free=TABLES,

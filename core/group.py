@@ -22,7 +22,7 @@ Calendar = dict[int, dict[RequestId, Request]]
 class DecodeGroup(StepCounter):
     """See the module.  ``joined`` and ``left`` collect changes until a launch tells the backend about them."""
 
-    __slots__ = ("_end_counts", "ends", "full", "joined", "left", "members", "page_size")
+    __slots__ = ("end_counts", "ends", "full", "joined", "left", "members", "page_size")
 
     def __init__(self, page_size: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class DecodeGroup(StepCounter):
         self.members: dict[RequestId, Request] = {}
         self.full: Calendar = {}
         self.ends: Calendar = {}
-        self._end_counts: list[int] = []
+        self.end_counts: list[int] = []
         self.joined: dict[RequestId, Request] = {}
         self.left: list[RequestId] = []
 
@@ -47,7 +47,7 @@ class DecodeGroup(StepCounter):
         due = self.ends.get(end)
         if due is None:
             self.ends[end] = {request.id: request}
-            heappush(self._end_counts, end)
+            heappush(self.end_counts, end)
         else:
             due[request.id] = request
         full = request.full_at = request.capacity - base
@@ -125,7 +125,7 @@ class DecodeGroup(StepCounter):
 
     def next_end(self) -> int:
         """The earliest count at which a member's last token is computed; FOREVER in an empty group."""
-        counts = self._end_counts
+        counts = self.end_counts
         while counts:
             due = self.ends.get(counts[0])
             if due:

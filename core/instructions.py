@@ -107,7 +107,7 @@ class Blocked(msgspec.Struct, array_like=True, tag="blocked", gc=False):
 
 
 class Finished(msgspec.Struct, array_like=True, tag="finished", gc=False):
-    """The request's one and only end.  ``tokens`` output tokens count as its answer; ``pages`` device pages come free."""
+    """The request's one end.  ``tokens`` output tokens count as its answer; ``pages`` device pages come free."""
 
     request: RequestId
     reason: FinishReason

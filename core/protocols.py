@@ -217,7 +217,7 @@ class Reservation(msgspec.Struct, gc=False):
 
 
 class CopyPlan(msgspec.Struct, gc=False):
-    """Pages to copy between device and host, pairwise; ``capacity`` as in ``Reservation``; ``table`` after a swap-in."""
+    """Pages to copy between device and host, pairwise; after a swap-in also the new ``table`` and its ``capacity``."""
 
     device: list[Page]
     host: list[Page]

@@ -70,14 +70,14 @@ class Scheduler:
         """Prompt and output tokens that one request may have: what the pool holds, or ``max_context`` if less."""
         if limits.max_context:
             self.max_tokens = min(self.max_tokens, limits.max_context)
-        self._last_id: RequestId = 0
-        self._barren = 0
-        self._faulted = False
+        self.last_id: RequestId = 0
+        self.barren = 0
+        self.faulted = False
         self._next_audit = AUDIT_STEPS
-        self._repeat = 0
-        self._until_ns = FOREVER
-        self._blocked: tuple[RequestId, str] | None = None
-        self._expiries: list[tuple[int, RequestId]] = []
+        self.repeat = 0
+        self.until_ns = FOREVER
+        self.blocked: tuple[RequestId, str] | None = None
+        self.expiries: list[tuple[int, RequestId]] = []
         self._handlers: dict[type, Callable[..., None]] = {
             StepDone: self._step_done,
             RunDone: self._run_done,
@@ -102,7 +102,7 @@ class Scheduler:
         state.out = out
         for event in events:
             self._handlers[type(event)](event)
-        if self._expiries and self._expiries[0][0] <= now_ns:
+        if self.expiries and self.expiries[0][0] <= now_ns:
             self._expire()
         depth = state.limits.depth
         while len(state.inflight) < depth and self._launch():
@@ -119,7 +119,7 @@ class Scheduler:
         all of them before the second (ns), none of which ends a request.
         """
         state = self.state
-        steps = min(at_most, self._repeat)
+        steps = min(at_most, self.repeat)
         if steps <= 0 or state.limits.depth != 1 or len(state.inflight) != 1 or state.inflight[0].last:
             return 0, 0
         group = state.group
@@ -133,23 +133,23 @@ class Scheduler:
                 if growing:
                     free -= len(growing)
                     if free < 0:
-                        return step, self._until_ns
+                        return step, self.until_ns
                 if step >= group.page_size:
-                    return step, self._until_ns
-        return steps, self._until_ns
+                    return step, self.until_ns
+        return steps, self.until_ns
 
     # ------------------------------------------------------------------------------------------- steps
 
     def _launch(self) -> bool:
         """Launch one step, by repeating or by a new plan; False if there is nothing to do now."""
         state = self.state
-        if self._repeat > 0 and state.now_ns < self._until_ns:
+        if self.repeat > 0 and state.now_ns < self.until_ns:
             growing = state.group.growing()
             if not growing or len(growing) <= state.allocator.free_pages:
                 id = state.next_step
                 state.out.append(Launch(id, True, self._relaunch()))
                 return True
-        self._repeat = 0
+        self.repeat = 0
         return self._plan()
 
     def _relaunch(self) -> list[int]:
@@ -162,16 +162,16 @@ class Scheduler:
         last = group.tick(id)
         state.inflight.append(StepRecord(id, group.launched, last))
         if last:
-            self._repeat = 0
+            self.repeat = 0
             for request in last:
                 state.draining[request.id] = request
         else:
-            self._repeat -= 1
+            self.repeat -= 1
         return growth
 
     def _plan(self) -> bool:
         state = self.state
-        if not state.requests or self._faulted:
+        if not state.requests or self.faulted:
             return False
         if self._observe_failed():
             return False
@@ -198,33 +198,33 @@ class Scheduler:
             return self._nothing_launched(plan)
         state.next_step += 1
         state.inflight.append(step)
-        self._barren = 0
-        self._until_ns = plan.wake_ns or FOREVER
+        self.barren = 0
+        self.until_ns = plan.wake_ns or FOREVER
         if self.honour_repeats and not step.last:
-            self._repeat = plan.repeat
+            self.repeat = plan.repeat
         return True
 
     def _nothing_launched(self, plan: StepPlan) -> bool:
         """Whether to ask the policy again at once: its plan had items, but all were refused or took no step."""
         state = self.state
-        if state.inflight or self._faulted or not state.requests:
+        if state.inflight or self.faulted or not state.requests:
             return False
         quiet = not (plan.admit or plan.slices or plan.preempt or plan.resume or plan.hold or plan.reject)
         if quiet and plan.wake_ns:
-            at_ns = min(plan.wake_ns, self._expiries[0][0]) if self._expiries else plan.wake_ns
+            at_ns = min(plan.wake_ns, self.expiries[0][0]) if self.expiries else plan.wake_ns
             state.out.append(Wake(at_ns))
             return False
-        self._barren += 1
-        if self._barren > MAX_BARREN_PLANS:
-            return self._fail_policy("progress", f"{self._barren} plans in a row launched nothing")
+        self.barren += 1
+        if self.barren > MAX_BARREN_PLANS:
+            return self._fail_policy("progress", f"{self.barren} plans in a row launched nothing")
         return True
 
     def _say_blocked(self, plan: StepPlan) -> None:
         obstacle = plan.blocked
         if obstacle is None:
-            self._blocked = None
-        elif (obstacle.request, obstacle.reason) != self._blocked:
-            self._blocked = (obstacle.request, obstacle.reason)
+            self.blocked = None
+        elif (obstacle.request, obstacle.reason) != self.blocked:
+            self.blocked = (obstacle.request, obstacle.reason)
             self.state.out.append(Blocked(obstacle.request, obstacle.reason, obstacle.short))
 
     def _observe_failed(self) -> bool:
@@ -232,8 +232,8 @@ class Scheduler:
         return fault is not None and not self._fail_policy(*fault)
 
     def _fail_policy(self, rule: str, detail: str) -> bool:
-        if not self._faulted:
-            self._faulted = True
+        if not self.faulted:
+            self.faulted = True
             self.state.out.append(PolicyFault(self.policy_name, self.state.next_step, rule, detail))
         return False
 
@@ -246,13 +246,13 @@ class Scheduler:
         state.progress.done = step.id
         state.allocator.step_done(step.id)
         if event.ended:
-            self._repeat = 0
+            self.repeat = 0
             for id in event.ended:
                 request = state.requests.get(id)
                 if request is not None:
                     state.finish(request, "stop", state.visible_tokens(request))
         if step.last or step.copies_out or step.copies_in:
-            self._repeat = 0
+            self.repeat = 0
             self._settle(step)
 
     def _settle(self, step: StepRecord) -> None:
@@ -276,7 +276,7 @@ class Scheduler:
         state, group = self.state, self.state.group
         count = len(event.done_ns)
         step = state.inflight.popleft()
-        allowed = min(self._repeat, group.next_end() - group.launched)
+        allowed = min(self.repeat, group.next_end() - group.launched)
         if step.id != event.step or step.last or state.limits.depth != 1 or not 0 < count <= allowed:
             raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
         growth: list[list[int]] = []
@@ -286,25 +286,25 @@ class Scheduler:
             growth.append(grow_all(state, growing) if growing else [])
             group.launched += 1
         state.next_step += count - 1
-        self._repeat -= count - 1
+        self.repeat -= count - 1
         growth.append(self._relaunch())
         state.progress.done = state.next_step - 2
         state.allocator.step_done(state.progress.done)
         state.out.append(Run(event.step + 1, growth))
 
     def _step_failed(self, event: StepFailed) -> None:
-        self._repeat = 0
+        self.repeat = 0
         recover(self.state, event)
 
     # ------------------------------------------------------------------------------------------- requests
 
     def _submitted(self, event: Submitted) -> None:
-        self._repeat = 0
+        self.repeat = 0
         state = self.state
         id, prompt = event.request, event.prompt_tokens
-        if id <= self._last_id or prompt < 1 or event.max_tokens < 1:
-            raise InvariantError(f"bad arrival after request {self._last_id}: {event}")
-        self._last_id = id
+        if id <= self.last_id or prompt < 1 or event.max_tokens < 1:
+            raise InvariantError(f"bad arrival after request {self.last_id}: {event}")
+        self.last_id = id
         backlog = state.backlog
         rank = backlog.rank(event.klass)
         if rank is None:
@@ -332,26 +332,26 @@ class Scheduler:
         state.requests[id] = state.waiting[id] = request
         backlog.add(request)
         if event.expires_ns:
-            heappush(self._expiries, (event.expires_ns, id))
+            heappush(self.expiries, (event.expires_ns, id))
         state.tell("arrived", request)
 
     def _cancel(self, event: Cancel) -> None:
-        self._repeat = 0
+        self.repeat = 0
         request = self.state.requests.get(event.request)
         if request is not None:
             self.state.finish(request, "cancelled", self.state.visible_tokens(request))
 
     def _stop(self, event: Stop) -> None:
-        self._repeat = 0
+        self.repeat = 0
         request = self.state.requests.get(event.request)
         if request is not None:
             self.state.finish(request, "stop", event.keep)
 
     def _expire(self) -> None:
-        self._repeat = 0
+        self.repeat = 0
         state = self.state
-        while self._expiries and self._expiries[0][0] <= state.now_ns:
-            _, id = heappop(self._expiries)
+        while self.expiries and self.expiries[0][0] <= state.now_ns:
+            _, id = heappop(self.expiries)
             request = state.waiting.get(id)
             if request is not None and not request.started:
                 state.finish(request, "expired", 0)
@@ -359,20 +359,20 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------- policies
 
     def _timer(self, event: Timer) -> None:
-        self._repeat = 0
+        self.repeat = 0
 
     def _use_policy(self, event: UsePolicy) -> None:
         """Decide by another policy from here on, rebuilt from the live requests."""
-        self._repeat = 0
-        self._faulted = False
-        self._barren = 0
-        self.policy_name, self.policy_options = event.name, event.options
-        self.state.policy = self._make_policy(event.name, event.options)
-        self.rebuild_policy()
+        self.repeat = 0
+        self.faulted = False
+        self.barren = 0
+        self.use(event.name, event.options)
 
-    def rebuild_policy(self) -> None:
-        """Let the policy observe the live requests as if they had just come to where they are."""
+    def use(self, policy: str, options: dict[str, object]) -> None:
+        """Make a policy, and let it observe the live requests as if they had just come to where they are."""
         state = self.state
+        self.policy_name, self.policy_options = policy, options
+        state.policy = self._make_policy(policy, options)
         state.fault = None
         for request in state.requests.values():
             state.tell("arrived", request)

@@ -9,41 +9,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop, heappush
-from typing import Protocol
-
-import msgspec
+from heapq import heapify, heappop
 
 from stepwell.core.errors import InvariantError, PolicyError
 from stepwell.core.events import Cancel, Event, RunDone, StepDone, StepFailed, Submitted, Timer
-from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
+from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Wake
 from stepwell.core.protocols import CostModel
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.types import FOREVER, StepId
+from stepwell.sim.backend import Fault, FaultScript, no_faults
 from stepwell.sim.mirror import BatchMirror
 from stepwell.sim.workload.request import TraceRequest
 
 Observer = Callable[[int, Sequence[Event], Sequence[Instruction]], None]
 """Called after every batch of events with its time, the events, and the instructions they led to."""
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """A step that produces nothing; ``blamed`` are requests at fault (see ``StepFailed``)."""
-
-    blamed: tuple[int, ...] = ()
-    device_lost: bool = False
-    reason: str = "injected fault"
-
-
-class FaultScript(Protocol):
-    """Says which steps fail, from a seed or a list."""
-
-    def __call__(self, step: StepId) -> Fault | None: ...
-
-
-def no_faults(step: StepId) -> Fault | None:
-    """The script of a device that never fails."""
-    return None
 
 
 class Simulator:
@@ -75,7 +54,7 @@ class Simulator:
         self._wake_ns = FOREVER
         self._queue: deque[Launch] = deque()
         self._done_ns = FOREVER
-        self._results: list[Event] = []
+        self._done: StepDone | StepFailed = StepDone(0)
 
     def run(self, progress: Callable[[int], None] | None = None) -> None:
         """Run to the end: every request has ended.  ``progress`` is told now and then how many have arrived.
@@ -92,7 +71,7 @@ class Simulator:
             self.now_ns = now_ns
             events: list[Event] = []
             if self._done_ns == now_ns:
-                events += self._results
+                events.append(self._result())
                 self._done_ns = FOREVER
             if cancel_ns == now_ns:
                 self._leave(now_ns, events)
@@ -116,6 +95,16 @@ class Simulator:
         for observe in self._observers:
             observe(now_ns, events, out)
         return out
+
+    def _result(self) -> StepDone | StepFailed:
+        """What the device reports now.  Requests that ended meanwhile (a cancel) are not reported."""
+        done, live = self._done, self.scheduler.state.requests
+        if isinstance(done, StepFailed):
+            self._queue.clear()
+            done.blamed = [id for id in done.blamed if id in live]
+        elif done.ended:
+            done.ended = [id for id in done.ended if id in live]
+        return done
 
     def _leave(self, now_ns: int, events: list[Event]) -> None:
         while self._cancels and self._cancels[0][0] == now_ns:
@@ -182,16 +171,14 @@ class Simulator:
                     ended = mirror.repeat(further)
                     done_ns = self._done_ns = ends.pop()
                     self._turn(ends[-1], [RunDone(step, ends)])
-                    self._results = [StepDone(step + further, ended, done_ns - ends[-1])]
+                    self._done = StepDone(step + further, ended, done_ns - ends[-1])
                     return
         elapsed_ns = self._cost.step_ns(shape)
         self._done_ns = now_ns + elapsed_ns
-        self._results = [StepDone(step, ended, elapsed_ns)]
+        self._done = StepDone(step, ended, elapsed_ns)
 
     def _fail(self, now_ns: int, step: StepId, fault: Fault) -> None:
         """The step takes the time of an empty one, and all steps behind it are void."""
-        self._queue.clear()
         self._mirror.reset()
         self._done_ns = now_ns + self._cost.step_ns(type(self._mirror.shape)())
-        blamed = [id for id in fault.blamed if id in self.scheduler.state.requests]
-        self._results = [StepFailed(step, blamed, fault.reason, fault.device_lost)]
+        self._done = StepFailed(step, list(fault.blamed), fault.reason, fault.device_lost)

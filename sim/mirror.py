@@ -16,7 +16,7 @@ from stepwell.core.types import FOREVER, RequestId
 class BatchMirror:
     """Knows every request's true output length (``length_of``), which the scheduler never learns."""
 
-    __slots__ = ("_context", "_ends", "_end_ticks", "_kv_tokens", "_length_of", "_made", "_members", "_ticks", "shape")
+    __slots__ = ("_context", "_end_ticks", "_ends", "_kv_tokens", "_length_of", "_made", "_members", "_ticks", "shape")
 
     def __init__(self, length_of: Callable[[RequestId], int]) -> None:
         self._length_of = length_of

@@ -1,0 +1,48 @@
+"""Puts the parts together: the one place where concrete plugins are made into a scheduler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepwell.core.config import Config
+from stepwell.core.limits import ClassLimits, SchedulerLimits
+from stepwell.core.protocols import SchedulerPolicy
+from stepwell.core.registry import make_allocator, make_policy
+from stepwell.core.scheduler import Scheduler
+
+
+def limits_of(config: Config) -> SchedulerLimits:
+    """The core's limits, from the configuration tree."""
+    scheduler = config.scheduler
+    return SchedulerLimits(
+        token_budget=scheduler.token_budget,
+        running_limit=scheduler.running_limit,
+        depth=scheduler.depth,
+        max_waiting=scheduler.max_waiting,
+        max_waiting_tokens=scheduler.max_waiting_tokens,
+        max_context=scheduler.max_context,
+        max_preemptions=scheduler.max_preemptions,
+        max_failures=scheduler.max_failures,
+        seed=scheduler.seed,
+        classes=tuple(ClassLimits(each.name, each.rank, each.queue_share) for each in config.classes),
+    )
+
+
+def build_scheduler(config: Config, *, base: Path | None = None, honour_repeats: bool = True) -> Scheduler:
+    """A fresh scheduler with the policy and allocator that ``config`` names.
+
+    ``base`` is the folder that plugin files are looked for in.  Raises ``UserError`` for an unknown plugin or option.
+    """
+
+    def policy(name: str, options: dict[str, object]) -> SchedulerPolicy:
+        # Code is loaded by path at the start only, from the configuration: never because an event says so.
+        return make_policy(name, options, base=base, registered_only=name != config.scheduler.policy)
+
+    return Scheduler(
+        limits_of(config),
+        make_allocator(config.memory, base=base),
+        policy,
+        config.scheduler.policy,
+        dict(config.scheduler.options),
+        honour_repeats=honour_repeats,
+    )

@@ -1,0 +1,107 @@
+"""The scripted backend: executes steps in thought, with tokens, ends, failures and step times from a script.
+
+It serves the live engine in tests, demonstrations and overload rehearsals, and needs no model: a request's answer is
+its own prompt said again, as long as the script says.  Step times come from a cost model; the engine lets them pass on
+its clock, real or virtual.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from stepwell.core.instructions import Launch
+from stepwell.core.protocols import CostModel, StepResult
+from stepwell.core.types import RequestId, StepId
+from stepwell.sim.cost.linear import Linear
+from stepwell.sim.mirror import BatchMirror
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """A step that produces nothing; ``blamed`` are requests at fault (see ``StepFailed``)."""
+
+    blamed: tuple[RequestId, ...] = ()
+    device_lost: bool = False
+    reason: str = "injected fault"
+
+
+FaultScript = Callable[[StepId], Fault | None]
+"""Says which steps fail, from a seed or a list."""
+
+
+def no_faults(step: StepId) -> Fault | None:
+    """The script of a device that never fails."""
+    return None
+
+
+class EchoBackend:
+    """See the module.  ``lengths`` gives a request's true output length; by default that of its prompt."""
+
+    name = "echo"
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        """None yet: a script is given in Python."""
+
+    def __init__(
+        self,
+        options: Options | None = None,
+        *,
+        cost: CostModel | None = None,
+        lengths: Mapping[RequestId, int] | None = None,
+        faults: FaultScript = no_faults,
+    ) -> None:
+        self._cost = cost or Linear()
+        self._lengths = lengths
+        self._faults = faults
+        self._prompts: dict[RequestId, Sequence[int]] = {}
+        self._said: dict[RequestId, int] = {}
+        self._members: dict[RequestId, None] = {}
+        self._mirror = BatchMirror(self._length)
+
+    def _length(self, request: RequestId) -> int:
+        if self._lengths is not None:
+            return self._lengths[request]
+        return len(self._prompts[request])
+
+    def admit(self, request: RequestId, prompt: Sequence[int], max_tokens: int) -> None:
+        self._prompts[request] = prompt
+        self._said[request] = 0
+
+    def execute(self, batch: Launch) -> StepResult:
+        """One step; ``elapsed_ns`` is how long it is to take, and the engine waits for it."""
+        fault = self._faults(batch.step)
+        if fault is not None:
+            self._mirror.reset()
+            self._members.clear()
+            elapsed_ns = self._cost.step_ns(type(self._mirror.shape)())
+            return StepResult(
+                batch.step,
+                elapsed_ns=elapsed_ns,
+                failed=fault.reason,
+                blamed=list(fault.blamed),
+                device_lost=fault.device_lost,
+            )
+        ended = self._mirror.apply(batch)
+        for id in batch.left:
+            self._members.pop(id, None)
+        for id in batch.joined:
+            self._members[id] = None
+        tokens: list[tuple[RequestId, int]] = []
+        if batch.decode:
+            tokens += [(id, self._say(id)) for id in self._members if id in self._prompts]
+        tokens += [(id, self._say(id)) for id, _, _, samples in batch.slices if samples and id in self._prompts]
+        return StepResult(batch.step, ended, tokens, self._cost.step_ns(self._mirror.shape))
+
+    def _say(self, request: RequestId) -> int:
+        prompt, said = self._prompts[request], self._said[request]
+        self._said[request] = said + 1
+        return prompt[said % len(prompt)]
+
+    def release(self, request: RequestId) -> None:
+        self._mirror.release(request)
+        self._prompts.pop(request, None)
+        self._said.pop(request, None)
+
+    def close(self) -> None:
+        """Nothing is held."""

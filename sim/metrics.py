@@ -66,6 +66,8 @@ class RunMetrics:
         self.busy_ns = 0
         """Time the device worked."""
         self.end_ns = 0
+        self.refused: dict[str, int] = {}
+        """Rejected requests by code; ``policy`` where a plan rejected a waiting one."""
         self.kv_page_ns = 0
         """Device pages in use, integrated over time."""
         self._pages = 0
@@ -235,6 +237,8 @@ class RunMetrics:
             record.last_token_ns = self._group_ns
         else:
             record.last_token_ns = self._last_ns.pop(id, 0)
+        if finished.reason == "rejected":
+            self._refuse("policy")
         if self._marks:
             self._marks.pop(id, None)
         if finished.pages:
@@ -244,6 +248,10 @@ class RunMetrics:
         record = self.requests[rejected.request]
         record.finished_ns = now_ns
         record.reason = "rejected"
+        self._refuse(rejected.code)
+
+    def _refuse(self, code: str) -> None:
+        self.refused[code] = self.refused.get(code, 0) + 1
 
     def _use(self, now_ns: int, pages: int) -> None:
         self.kv_page_ns += self._pages * (now_ns - self._pages_since_ns)

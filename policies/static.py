@@ -36,6 +36,6 @@ class Static:
         if begun is None or begun.generated <= 1:
             seats = min(self.batch_size, view.running_limit) - view.running
             plan = pack(view, self.line, seats=seats, decode=False)
-            if plan.admit or plan.slices:
+            if plan.admit or plan.slices or plan.resume:
                 return plan
         return pack(view, self.line, seats=0)

@@ -214,8 +214,8 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.tokens[request] = min(tokens, self.tokens[request])
 
     @precondition(lambda self: self.running())
-    @rule(pick=_PICKS, size=_PICKS)
-    def fork(self, pick: int, size: int) -> None:
+    @rule(pick=_PICKS, size=_PICKS, leaves=st.none() | _DELAYS)
+    def fork(self, pick: int, size: int, leaves: int | None) -> None:
         parent, child = _one(self.running(), pick), self.last + 1
         if not self.tokens[parent]:
             self.refused("fork", parent, child, 1 + self.capacity(parent))
@@ -231,12 +231,15 @@ class AllocatorMachine(RuleBasedStateMachine):
             self.last = child
             self.limit[child], self.tokens[child] = self.limit[parent], tokens
         self.refused("fork", parent, parent, tokens)
+        if leaves is not None:
+            self.end(parent, self.step(leaves))
 
     @precondition(lambda self: self.limit)
     @rule(pick=_PICKS, delay=_DELAYS)
     def free(self, pick: int, delay: int) -> None:
-        request = _one(sorted(self.limit), pick)
-        after = self.step(delay)
+        self.end(_one(sorted(self.limit), pick), self.step(delay))
+
+    def end(self, request: RequestId, after: StepId) -> None:
         self.call("free", request, after)
         if request in self.written:
             self.leave_host(request, after)

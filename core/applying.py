@@ -29,7 +29,7 @@ class PlanApplier:
         step = self._step = StepRecord(state.next_step, 0, [])
         for id, _ in plan.reject:
             request = state.requests[id]
-            state.finish(request, "rejected", request.generated)
+            state.finish(request, "rejected", state.visible_tokens(request))
         fits = self._preempt(plan)
         for id in plan.hold:
             self._hold(state.requests[id])
@@ -41,13 +41,36 @@ class PlanApplier:
             return None
         self.refusals = 0
         if launch.decode:
-            launch.joined, launch.left = state.group.changes()
-            for request in state.group.tick(launch.step):
-                state.draining[request.id] = request
-                step.last.append(request)
-            step.tick = state.group.launched
+            self._tick()
+        else:
+            launch.left, state.group.left = state.group.left, []
         state.out.append(launch)
         return step
+
+    def decode(self, plan: StepPlan) -> StepRecord | None:
+        """``apply`` for a plan of nothing but the decode group: the commonest one."""
+        state, group = self.state, self.state.group
+        if not (plan.decode and group.members):
+            return None
+        if len(group.growing()) > state.allocator.free_pages:
+            return self.apply(plan)
+        growing = group.grow(group.launched)
+        self._launch = Launch(state.next_step, True, append_pages(state, growing) if growing else [])
+        self._step = StepRecord(state.next_step, 0, [])
+        self._tick()
+        self.refusals = 0
+        state.out.append(self._launch)
+        return self._step
+
+    def _tick(self) -> None:
+        """The decode group is part of the launch."""
+        group, launch, step = self.state.group, self._launch, self._step
+        if group.joined or group.left:
+            launch.joined, launch.left = group.changes()
+        for request in group.tick(launch.step):
+            self.state.draining[request.id] = request
+            step.last.append(request)
+        step.tick = group.launched
 
     def _refuse(self, request: Request) -> bool:
         self.refusals += 1
@@ -89,6 +112,10 @@ class PlanApplier:
         return True
 
     def _hold(self, request: Request) -> None:
+        """It may join again while steps in flight still sample for it, and joining forgets when it was in the group."""
+        for step in self.state.inflight:
+            if step.samples(request):
+                step.sampled[request.id] = request
         self.state.group.leave(request)
         self.state.loose[request.id] = request
 
@@ -107,7 +134,7 @@ class PlanApplier:
                     self._hold(request)
                 fits = self._refuse(held[0])
             if growing:
-                self._launch.growth += grow_all(state, growing)
+                self._launch.growth += append_pages(state, group.grow(group.launched))
         self._launch.decode = bool(group.members)
         return fits
 
@@ -194,12 +221,10 @@ class PlanApplier:
         self._launch.slices.append((request.id, start, tokens, samples))
 
 
-def grow_all(state: State, growing: dict[RequestId, Request]) -> list[int]:
-    """One page for each growing member of the group; the pool has them.  Returns request, page, request, page, …"""
-    ids = list(growing)
+def append_pages(state: State, ids: list[RequestId]) -> list[int]:
+    """One page to the table of each request; the pool has them.  Returns request, page, request, page, …"""
     pages = state.allocator.grow(ids)
     assert not isinstance(pages, NotNow)
-    state.group.grown()
     flat = ids + pages
     flat[::2] = ids
     flat[1::2] = pages

@@ -3,7 +3,8 @@
 The cost of a step must follow what changes, not how many requests run.  So the group keeps one counter, ``launched``;
 each member stores only its offset to it (``base``), and two calendars say at which count something happens to whom:
 
-- ``full``: the member's page table is full, so it needs a page before the next launch;
+- ``full``: the member's page table is full, so it needs a page before the next launch (members whose tables fill at
+  the same count form a ``Phase``, which moves on as a whole when they got their page);
 - ``ends``: the launch that reaches this count computes the member's last allowed token.
 
 Everything else about a member (computed positions, output length) is derived when somebody asks.
@@ -13,10 +14,10 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from stepwell.core.request import STANDING, Request, StepCounter
+from stepwell.core.request import NO_PHASE, STANDING, Phase, Request, StepCounter
 from stepwell.core.types import FOREVER, RequestId, StepId
 
-Calendar = dict[int, dict[RequestId, Request]]
+_NOBODY: dict[RequestId, Request] = {}
 
 
 class DecodeGroup(StepCounter):
@@ -28,8 +29,8 @@ class DecodeGroup(StepCounter):
         super().__init__()
         self.page_size = page_size
         self.members: dict[RequestId, Request] = {}
-        self.full: Calendar = {}
-        self.ends: Calendar = {}
+        self.full: dict[int, Phase] = {}
+        self.ends: dict[int, dict[RequestId, Request]] = {}
         self.end_counts: list[int] = []
         self.joined: dict[RequestId, Request] = {}
         self.left: list[RequestId] = []
@@ -50,29 +51,32 @@ class DecodeGroup(StepCounter):
             heappush(self.end_counts, end)
         else:
             due[request.id] = request
-        full = request.full_at = request.capacity - base
-        if full < end:
-            due = self.full.get(full)
-            if due is None:
-                self.full[full] = {request.id: request}
-            else:
-                due[request.id] = request
+        full = request.capacity - base
+        phase = self.full.get(full)
+        if phase is None:
+            phase = self.full[full] = Phase(full)
+        phase.members[request.id] = request
+        request.phase = phase
 
     def leave(self, request: Request) -> None:
         """Let a member go, its numbers made its own again."""
         id = request.id
         del self.members[id]
-        due = self.full.get(request.full_at)
-        if due is not None:
-            due.pop(id, None)
-        due = self.ends.get(request.end_at)
-        if due is not None:
-            due.pop(id, None)
-        request.capacity = request.base + request.full_at
-        request.base += self.launched
+        phase = request.phase
+        del phase.members[id]
+        if not phase.members:
+            del self.full[phase.full_at]
+        due = self.ends[request.end_at]
+        del due[id]
+        if not due:
+            del self.ends[request.end_at]
+        launched = self.launched
+        request.capacity = request.base + phase.full_at
+        request.base += launched
         request.counter = STANDING
-        request.left_at = self.launched
-        request.full_at = request.end_at = -1
+        request.left_at = launched
+        request.phase = NO_PHASE
+        request.end_at = -1
         if request.shown:
             request.shown = False
             request.last_step = self.last_step
@@ -80,21 +84,27 @@ class DecodeGroup(StepCounter):
         else:
             del self.joined[id]
 
-    def growing(self) -> dict[RequestId, Request] | None:
-        """Members that need a page before the next launch; None or empty if nobody does."""
-        return self.full.get(self.launched)
+    def growing(self) -> dict[RequestId, Request]:
+        """Members that need a page before the next launch."""
+        phase = self.full.get(self.launched)
+        return phase.members if phase is not None else _NOBODY
 
-    def grown(self) -> None:
-        """Every growing member got one page."""
-        bucket = self.full.pop(self.launched)
-        full_at = self.launched + self.page_size
-        for request in bucket.values():
-            request.full_at = full_at
+    def grow(self, launched: int) -> list[RequestId]:
+        """Who needs a page for the launch after the ``launched``-th; from here on they are taken to have it."""
+        phase = self.full.pop(launched, None)
+        if phase is None:
+            return []
+        ids = list(phase.members)
+        full_at = launched + self.page_size
         later = self.full.get(full_at)
         if later is None:
-            self.full[full_at] = bucket
+            phase.full_at = full_at
+            self.full[full_at] = phase
         else:
-            later.update(bucket)
+            for request in phase.members.values():
+                request.phase = later
+            later.members.update(phase.members)
+        return ids
 
     def changes(self) -> tuple[list[RequestId], list[RequestId]]:
         """Who joined and who left since the last call; from here on the backend knows them."""
@@ -120,17 +130,13 @@ class DecodeGroup(StepCounter):
         finishing = list(due.values())
         for request in finishing:
             self.leave(request)
-        del self.ends[launched]
         return finishing
 
     def next_end(self) -> int:
         """The earliest count at which a member's last token is computed; FOREVER in an empty group."""
         counts = self.end_counts
         while counts:
-            due = self.ends.get(counts[0])
-            if due:
+            if counts[0] in self.ends:
                 return counts[0]
-            if due is not None:
-                del self.ends[counts[0]]
             heappop(counts)
         return FOREVER

@@ -54,10 +54,14 @@ class Launch(msgspec.Struct, array_like=True, tag="launch", gc=False):
 
 
 class Run(msgspec.Struct, array_like=True, tag="run", gc=False):
-    """The answer to ``RunDone``: steps ``step``, ``step`` + 1, … each repeated the one before; their ``growth``."""
+    """The answer to ``RunDone``: ``count`` steps from ``step`` on each repeated the one before.
+
+    ``growth`` is flat: offset of the step, request, page, … as the steps' launches would have had it, in order.
+    """
 
     step: StepId
-    growth: list[list[int]]
+    count: int
+    growth: list[int]
 
 
 class Rejected(msgspec.Struct, array_like=True, tag="rejected", gc=False):

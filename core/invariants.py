@@ -50,7 +50,7 @@ def check_state(state: State) -> None:
 def _check_numbers(state: State, id: int) -> None:
     request = state.requests[id]
     grouped = request.counter is state.group
-    capacity = request.base + request.full_at if grouped else request.capacity
+    capacity = request.base + request.phase.full_at if grouped else request.capacity
     if request.state is RequestState.WAITING:
         good = request.computed == 0 and request.pending >= request.prompt_tokens
     elif request.state in _PLACES["swapped"]:
@@ -71,12 +71,12 @@ def _check_calendars(state: State) -> None:
     for request in group.members.values():
         if request.id not in group.ends.get(request.end_at, ()):
             raise InvariantError(f"I3 tokens: request {request.id} has no end in the decode group's calendar")
-        if request.full_at < request.end_at and request.id not in group.full.get(request.full_at, ()):
+        phase = request.phase
+        if group.full.get(phase.full_at) is not phase or request.id not in phase.members:
             raise InvariantError(f"I3 tokens: request {request.id} has no growth in the decode group's calendar")
-        if request.full_at < group.launched:
+        if phase.full_at < group.launched:
             raise InvariantError(f"I3 tokens: request {request.id} computes beyond its pages")
-    for calendar in (group.full, group.ends):
-        for due in calendar.values():
-            for id in due:
-                if id not in group.members:
-                    raise InvariantError(f"I3 tokens: request {id} left the group but not its calendar")
+    for due in (*group.ends.values(), *(phase.members for phase in group.full.values())):
+        for id in due:
+            if id not in group.members:
+                raise InvariantError(f"I3 tokens: request {id} left the group but not its calendar")

@@ -14,6 +14,7 @@ This module is pure: it makes and reads bytes; ``core.journal_file`` keeps the f
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -60,15 +61,15 @@ class Repeated(msgspec.Struct, array_like=True, tag="repeat"):
     """Steps ``step``, ``step`` + 1, … were done, and each led to nothing but the launch of the next, a repeat.
 
     ``start_ns`` is when ``step`` was launched; ``gaps_ns`` the time from each launch to that step's end, which is when
-    the next was launched; ``elapsed_ns`` what the device reported, empty if that is the same; ``growth`` of the
-    launches.
+    the next was launched; ``elapsed_ns`` what the device reported, empty if that is the same; ``growth`` is flat:
+    offset of the step, request, page, … of the launches.
     """
 
     step: StepId
     start_ns: int
     gaps_ns: list[int]
     elapsed_ns: list[int]
-    growth: list[list[int]]
+    growth: list[int]
 
     def done_ns(self) -> list[int]:
         """When each step was done."""
@@ -130,14 +131,10 @@ class JournalEncoder:
             if type(event) is StepDone:
                 if type(instruction) is Launch and not (event.ended or event.copy_ns) and instruction.repeats():
                     self._repeat(event.step, now_ns, event.elapsed_ns, instruction.growth)
-                    self._launch_ns = now_ns
                     return
             elif type(event) is RunDone:
                 assert type(instruction) is Run
-                before_ns = self._launch_ns
-                for step, (done_ns, growth) in enumerate(zip(event.done_ns, instruction.growth, strict=True)):
-                    self._repeat(event.step + step, done_ns, done_ns - before_ns, growth)
-                    before_ns = self._launch_ns = done_ns
+                self._take_run(event, instruction)
                 return
         if self._run.gaps_ns:
             self._end_run()
@@ -164,13 +161,39 @@ class JournalEncoder:
             run.step = step
             run.start_ns = self._launch_ns
         gap_ns = now_ns - self._launch_ns
+        offset = len(run.gaps_ns)
+        for index in range(0, len(growth), 2):
+            run.growth += (offset, growth[index], growth[index + 1])
         run.gaps_ns.append(gap_ns)
         run.elapsed_ns.append(elapsed_ns)
-        run.growth.append(growth)
+        self._launch_ns = now_ns
         if gap_ns != elapsed_ns:
             self._run_differs = True
-        if len(run.gaps_ns) >= RUN_STEPS:
+        if offset + 1 >= RUN_STEPS:
             self._end_run()
+
+    def _take_run(self, event: RunDone, answer: Run) -> None:
+        """Many repeats at once, cut into the same records as if they came one by one."""
+        times, growth = event.done_ns, answer.growth
+        taken = read = 0
+        while taken < len(times):
+            run = self._run
+            have = len(run.gaps_ns)
+            if not have:
+                run.step = event.step + taken
+                run.start_ns = self._launch_ns
+            part = times[taken : taken + RUN_STEPS - have]
+            gaps_ns = [later - sooner for sooner, later in pairwise((self._launch_ns, *part))]
+            run.gaps_ns += gaps_ns
+            run.elapsed_ns += gaps_ns
+            self._launch_ns = part[-1]
+            shift = have - taken
+            taken += len(part)
+            while read < len(growth) and growth[read] < taken:
+                run.growth += (growth[read] + shift, growth[read + 1], growth[read + 2])
+                read += 3
+            if have + len(part) >= RUN_STEPS:
+                self._end_run()
 
     def _end_run(self) -> None:
         run = self._run

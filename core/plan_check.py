@@ -21,13 +21,13 @@ class BrokenRuleError(Exception):
         self.detail = detail
 
 
-def check_plan(plan: StepPlan, state: State) -> None:
-    """Raise ``BrokenRuleError`` unless ``plan`` keeps every rule."""
+def check_plan(plan: StepPlan, state: State) -> bool:
+    """Raise ``BrokenRuleError`` unless ``plan`` keeps every rule.  True if it is nothing but the decode group."""
     if plan.wake_ns and plan.wake_ns <= state.now_ns:
         raise BrokenRuleError("wake in the future", f"asked for {plan.wake_ns} ns at {state.now_ns} ns")
     if not (plan.admit or plan.slices or plan.preempt or plan.resume or plan.hold or plan.reject):
         _check_quiet(plan, state)
-        return
+        return True
     if plan.repeat:
         raise BrokenRuleError("only decoding repeats", f"repeat is {plan.repeat}, but the plan changes something")
     seen: dict[RequestId, str] = {}
@@ -40,13 +40,16 @@ def check_plan(plan: StepPlan, state: State) -> None:
     seats = state.view.running + len(plan.admit) + len(plan.resume) - len(plan.preempt)
     if seats > state.limits.running_limit and (plan.admit or plan.resume):
         raise BrokenRuleError("running limit", f"{seats} would run, the limit is {state.limits.running_limit}")
+    return False
 
 
 def _check_quiet(plan: StepPlan, state: State) -> None:
     decodes = plan.decode and state.group.members
-    if plan.repeat and not decodes:
+    if decodes:
+        return
+    if plan.repeat:
         raise BrokenRuleError("only decoding repeats", f"repeat is {plan.repeat}, but nothing decodes")
-    if not decodes and not state.inflight and state.requests and not plan.wake_ns:
+    if not state.inflight and state.requests and not plan.wake_ns:
         raise BrokenRuleError("idle without wake", f"{len(state.requests)} requests live, nothing planned, no wake_ns")
 
 

@@ -33,6 +33,19 @@ class Progress:
         self.done: StepId = 0
 
 
+class Phase:
+    """Members whose page tables are full at the same count of launched steps, ``full_at``."""
+
+    __slots__ = ("full_at", "members")
+
+    def __init__(self, full_at: int) -> None:
+        self.full_at = full_at
+        self.members: dict[RequestId, Request] = {}
+
+
+NO_PHASE = Phase(-1)
+"""Of every request outside the decode group."""
+
 STANDING = StepCounter()
 """The counter of every request outside the decode group: it never ticks."""
 
@@ -48,7 +61,6 @@ class Request:
         "end_at",
         "expires_ns",
         "failures",
-        "full_at",
         "id",
         "joined_at",
         "keys",
@@ -58,6 +70,7 @@ class Request:
         "limit",
         "max_tokens",
         "pending",
+        "phase",
         "preemptions",
         "progress",
         "prompt_tokens",
@@ -101,7 +114,7 @@ class Request:
         self.base = 0
         self.pending = prompt_tokens
         self.capacity = 0
-        """Tokens its page table can hold; while it is in the group, ``base + full_at`` says it instead."""
+        """Tokens its page table can hold; while it is in the group, ``base + phase.full_at`` says it instead."""
         self.last_step: StepId = 0
         """The last launched step that names it outside the group."""
         self.progress = progress
@@ -111,7 +124,7 @@ class Request:
         self.started = False
         self.joined_at = FOREVER
         self.left_at = -1
-        self.full_at = -1
+        self.phase = NO_PHASE
         self.end_at = -1
         self.shown = False
 

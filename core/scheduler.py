@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from stepwell.core.applying import PlanApplier, grow_all
+from stepwell.core.applying import PlanApplier, append_pages
 from stepwell.core.errors import InvariantError
 from stepwell.core.events import (
     Cancel,
@@ -30,9 +30,9 @@ from stepwell.core.events import (
 from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Rejected, Run, Wake
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import SchedulerLimits
-from stepwell.core.plan import StepPlan
+from stepwell.core.plan import Obstacle, StepPlan
 from stepwell.core.plan_check import BrokenRuleError, check_plan
-from stepwell.core.protocols import KVAllocator, SchedulerPolicy
+from stepwell.core.protocols import KVAllocator, NotNow, SchedulerPolicy
 from stepwell.core.recovery import recover
 from stepwell.core.request import Request
 from stepwell.core.state import State, StepRecord
@@ -41,8 +41,8 @@ from stepwell.core.types import FOREVER, RequestId, RequestState
 MAX_BARREN_PLANS = 4
 """A policy whose plans come to nothing is asked again at most so often at one time."""
 
-AUDIT_STEPS = 4096
-"""How often, in steps, every law about tables and pages is checked in production (about 1 ms at 8,192 pages)."""
+AUDIT_TURNS = 16_384
+"""How often, in calls of ``handle``, every law about tables and pages is checked in production (about 1 ms each)."""
 
 MakePolicy = Callable[[str, dict[str, object]], SchedulerPolicy]
 
@@ -73,10 +73,10 @@ class Scheduler:
         self.last_id: RequestId = 0
         self.barren = 0
         self.faulted = False
-        self._next_audit = AUDIT_STEPS
+        self._audit_in = AUDIT_TURNS
         self.repeat = 0
         self.until_ns = FOREVER
-        self.blocked: tuple[RequestId, str] | None = None
+        self.blocked: Obstacle | None = None
         self.expiries: list[tuple[int, RequestId]] = []
         self._handlers: dict[type, Callable[..., None]] = {
             StepDone: self._step_done,
@@ -107,8 +107,9 @@ class Scheduler:
         depth = state.limits.depth
         while len(state.inflight) < depth and self._launch():
             pass
-        if state.next_step >= self._next_audit:
-            self._next_audit = state.next_step + AUDIT_STEPS
+        self._audit_in -= 1
+        if self._audit_in <= 0:
+            self._audit_in = AUDIT_TURNS
             check_state(state)
         return out
 
@@ -129,12 +130,10 @@ class Scheduler:
             full = group.full
             launched = group.launched
             for step in range(steps):
-                growing = full.get(launched + step)
-                if growing:
-                    free -= len(growing)
-                    if free < 0:
-                        return step, self.until_ns
-                if step >= group.page_size:
+                phase = full.get(launched + step)
+                if phase is not None:
+                    free -= len(phase.members)
+                if free < 0 or step >= group.page_size:
                     return step, self.until_ns
         return steps, self.until_ns
 
@@ -143,20 +142,19 @@ class Scheduler:
     def _launch(self) -> bool:
         """Launch one step, by repeating or by a new plan; False if there is nothing to do now."""
         state = self.state
-        if self.repeat > 0 and state.now_ns < self.until_ns:
-            growing = state.group.growing()
-            if not growing or len(growing) <= state.allocator.free_pages:
-                id = state.next_step
-                state.out.append(Launch(id, True, self._relaunch()))
-                return True
+        holds = self.repeat > 0 and state.now_ns < self.until_ns
+        if holds and len(state.group.growing()) <= state.allocator.free_pages:
+            id = state.next_step
+            state.out.append(Launch(id, True, self._relaunch()))
+            return True
         self.repeat = 0
         return self._plan()
 
     def _relaunch(self) -> list[int]:
         """Launch the decode group once more; returns the pages appended."""
         state, group = self.state, self.state.group
-        growing = group.growing()
-        growth = grow_all(state, growing) if growing else []
+        growing = group.grow(group.launched)
+        growth = append_pages(state, growing) if growing else []
         id = state.next_step
         state.next_step = id + 1
         last = group.tick(id)
@@ -173,7 +171,7 @@ class Scheduler:
         state = self.state
         if not state.requests or self.faulted:
             return False
-        if self._observe_failed():
+        if state.fault is not None and self._observe_failed():
             return False
         for request in state.joining:
             if request.id in state.loose and request.state is not RequestState.FINISHED:
@@ -186,16 +184,18 @@ class Scheduler:
         state.view.step = state.next_step
         try:
             plan = state.policy.plan(state.view)
-            check_plan(plan, state)
+            quiet = check_plan(plan, state)
         except BrokenRuleError as error:
             return self._fail_policy(error.rule, error.detail)
         except Exception as error:
             return self._fail_policy("plan raised", f"{type(error).__name__}: {error}")
-        step = self._applier.apply(plan)
-        self._say_blocked(plan)
-        self._observe_failed()
+        step = self._applier.decode(plan) if quiet else self._applier.apply(plan)
+        if plan.blocked is not self.blocked:
+            self._say_blocked(plan.blocked)
+        if state.fault is not None:
+            self._observe_failed()
         if step is None:
-            return self._nothing_launched(plan)
+            return self._nothing_launched(plan, quiet)
         state.next_step += 1
         state.inflight.append(step)
         self.barren = 0
@@ -204,12 +204,11 @@ class Scheduler:
             self.repeat = plan.repeat
         return True
 
-    def _nothing_launched(self, plan: StepPlan) -> bool:
+    def _nothing_launched(self, plan: StepPlan, quiet: bool) -> bool:
         """Whether to ask the policy again at once: its plan had items, but all were refused or took no step."""
         state = self.state
         if state.inflight or self.faulted or not state.requests:
             return False
-        quiet = not (plan.admit or plan.slices or plan.preempt or plan.resume or plan.hold or plan.reject)
         if quiet and plan.wake_ns:
             at_ns = min(plan.wake_ns, self.expiries[0][0]) if self.expiries else plan.wake_ns
             state.out.append(Wake(at_ns))
@@ -219,13 +218,13 @@ class Scheduler:
             return self._fail_policy("progress", f"{self.barren} plans in a row launched nothing")
         return True
 
-    def _say_blocked(self, plan: StepPlan) -> None:
-        obstacle = plan.blocked
-        if obstacle is None:
-            self.blocked = None
-        elif (obstacle.request, obstacle.reason) != self.blocked:
-            self.blocked = (obstacle.request, obstacle.reason)
-            self.state.out.append(Blocked(obstacle.request, obstacle.reason, obstacle.short))
+    def _say_blocked(self, obstacle: Obstacle | None) -> None:
+        """Say who is blocked by what, if it is somebody else or by something else than was said last."""
+        said = self.blocked
+        self.blocked = obstacle
+        if obstacle is None or (said and (said.request, said.reason) == (obstacle.request, obstacle.reason)):
+            return
+        self.state.out.append(Blocked(obstacle.request, obstacle.reason, obstacle.short))
 
     def _observe_failed(self) -> bool:
         fault = self.state.fault
@@ -279,18 +278,31 @@ class Scheduler:
         allowed = min(self.repeat, group.next_end() - group.launched)
         if step.id != event.step or step.last or state.limits.depth != 1 or not 0 < count <= allowed:
             raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
-        growth: list[list[int]] = []
-        full = group.full
-        for _ in range(count - 1):
-            growing = full.get(group.launched)
-            growth.append(grow_all(state, growing) if growing else [])
-            group.launched += 1
+        growing: list[RequestId] = []
+        offsets: list[int] = []
+        first = group.launched
+        for offset in range(count - 1):
+            ids = group.grow(first + offset)
+            if ids:
+                growing += ids
+                offsets += [offset] * len(ids)
+        group.launched = first + count - 1
+        growth: list[int] = []
+        if growing:
+            pages = state.allocator.grow(growing)
+            assert not isinstance(pages, NotNow)
+            growth = offsets + growing + pages
+            growth[::3] = offsets
+            growth[1::3] = growing
+            growth[2::3] = pages
         state.next_step += count - 1
         self.repeat -= count - 1
-        growth.append(self._relaunch())
+        last = self._relaunch()
+        for index in range(0, len(last), 2):
+            growth += (count - 1, last[index], last[index + 1])
         state.progress.done = state.next_step - 2
         state.allocator.step_done(state.progress.done)
-        state.out.append(Run(event.step + 1, growth))
+        state.out.append(Run(event.step + 1, count, growth))
 
     def _step_failed(self, event: StepFailed) -> None:
         self.repeat = 0

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stepwell.core.errors import UserError
-from stepwell.core.group import Calendar, DecodeGroup
-from stepwell.core.request import STANDING, Request
+from stepwell.core.group import DecodeGroup
+from stepwell.core.plan import Obstacle
+from stepwell.core.request import STANDING, Phase, Request
 from stepwell.core.state import State, StepRecord
 from stepwell.core.types import RequestId, RequestState, StepId
 
@@ -47,7 +48,6 @@ class RequestSnapshot(msgspec.Struct, array_like=True):
     started: bool
     joined_at: int
     left_at: int
-    full_at: int
     end_at: int
     shown: bool
     story: list[tuple[int, RequestState, str]]
@@ -77,7 +77,7 @@ class SchedulerSnapshot(msgspec.Struct, kw_only=True):
     barren: int
     repeat: int
     until_ns: int
-    blocked: tuple[RequestId, str] | None
+    blocked: Obstacle | None
     expiries: list[tuple[int, RequestId]]
     requests: list[RequestSnapshot]
     waiting: Ids
@@ -127,8 +127,8 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         members=list(group.members),
         joined=list(group.joined),
         left=list(group.left),
-        full=_dates(group.full),
-        ends=_dates(group.ends),
+        full=[(phase.full_at, list(phase.members)) for phase in group.full.values()],
+        ends=[(count, list(due)) for count, due in group.ends.items()],
         allocator=msgspec.Raw(msgspec.json.encode(state.allocator.dump())),
     )
 
@@ -150,10 +150,6 @@ def _step(step: StepRecord, state: State) -> StepSnapshot:
         live(step.copies_out),
         live(step.copies_in),
     )
-
-
-def _dates(calendar: Calendar) -> Dates:
-    return [(count, list(due)) for count, due in calendar.items() if due]
 
 
 def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
@@ -222,9 +218,13 @@ def _restore_group(group: DecodeGroup, snapshot: SchedulerSnapshot, requests: di
     group.left += snapshot.left
     for request in requests.values():
         request.counter = group if request.id in group.members else STANDING
-    for calendar, dates in ((group.full, snapshot.full), (group.ends, snapshot.ends)):
-        for count, ids in dates:
-            calendar[count] = {id: requests[id] for id in ids}
+    for count, ids in snapshot.ends:
+        group.ends[count] = {id: requests[id] for id in ids}
+    for count, ids in snapshot.full:
+        phase = group.full[count] = Phase(count)
+        for id in ids:
+            phase.members[id] = requests[id]
+            requests[id].phase = phase
     group.end_counts[:] = list(group.ends)
     heapify(group.end_counts)
 

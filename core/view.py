@@ -86,12 +86,10 @@ class View:
         return self._allocator.free_host_pages
 
     def growth(self) -> int:
-        growing = self._group.growing()
-        return len(growing) if growing else 0
+        return len(self._group.growing())
 
     def growing(self) -> Sequence[RequestView]:
-        growing = self._group.growing()
-        return list(growing.values()) if growing else []
+        return list(self._group.growing().values())
 
     def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
         tokens = request.limit if request.protected else request.known

@@ -124,13 +124,14 @@ class Paged:
     def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:
         """``InvariantError`` if one of them has no table; nothing is changed then either.
 
-        The scheduler's hottest call, hence written out: about 0.1 us a request.
+        Pages come off the stack one by one: growing in one call or in several hands out the same pages.  The scheduler's hottest call, hence written out: about 0.1 us a request.
         """
         left = self.free_pages - len(requests)
         if left < 0:
             return NotNow(-left)
         free = self._free
         pages = free[left:]
+        pages.reverse()
         del free[left:]
         self.free_pages = left
         tables = self._tables
@@ -147,7 +148,7 @@ class Paged:
             if request not in self._tables:
                 break
             self._tables[request].pop()
-        self._free += pages
+        self._free += reversed(pages)
         self.free_pages += len(pages)
 
     def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:

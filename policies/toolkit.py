@@ -71,11 +71,17 @@ def pack(
         budget -= tokens
         need += view.slice_pages(request, tokens)
     if need > view.free_pages:
-        return _relieve(view, rank, mode, need, slices)
+        return _relieve(view, rank, mode, need, slices, decode)
+    if line.head() is None:
+        if slices:
+            return StepPlan(decode=decode, slices=slices)
+        return DECODE_ON if decoding else StepPlan()
     if seats is None:
         seats = view.running_limit - view.running
     filler = _Filler(view, line, rank, mode, yields, seats, budget, need)
     filler.fill()
+    sent = {item.request for item in filler.preempt}
+    slices = [part for part in slices if part[0] not in sent]
     if slices or filler.changes():
         return StepPlan(
             decode=decode,
@@ -85,8 +91,6 @@ def pack(
             resume=filler.resume,
             blocked=filler.blocked,
         )
-    if filler.blocked is None:
-        return DECODE_ON if decoding else StepPlan()
     return StepPlan(
         decode=decode,
         repeat=FOREVER if decoding else 0,
@@ -217,7 +221,9 @@ def _may_go(request: RequestView) -> bool:
     return not request.protected and request.state is not RequestState.SWAPPING_IN
 
 
-def _relieve(view: SchedulerView, rank: Rank, mode: PreemptMode, need: int, slices: list[Part]) -> StepPlan:
+def _relieve(
+    view: SchedulerView, rank: Rank, mode: PreemptMode, need: int, slices: list[Part], decode: bool
+) -> StepPlan:
     """Pages are short: the worst-ranked running requests give way, and whoever still lacks a page sits this step out.
 
     Pages that are on their way back already count, so that one shortage never sends more than it must; the best-ranked
@@ -225,7 +231,7 @@ def _relieve(view: SchedulerView, rank: Rank, mode: PreemptMode, need: int, slic
     """
     now_ns = view.now_ns
     tokens = dict(slices)
-    wants = {request.id: 1 for request in view.growing()}
+    wants = {request.id: 1 for request in view.growing()} if decode else {}
     for request in view.loose.values():
         if request.id in tokens:
             wants[request.id] = view.slice_pages(request, tokens[request.id])
@@ -261,4 +267,4 @@ def _relieve(view: SchedulerView, rank: Rank, mode: PreemptMode, need: int, slic
         else:
             del tokens[request.id]
     kept = [(id, count) for id, count in slices if id in tokens]
-    return StepPlan(preempt=preempt, hold=hold, slices=kept)
+    return StepPlan(decode=decode, preempt=preempt, hold=hold, slices=kept)

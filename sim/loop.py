@@ -51,6 +51,8 @@ class Simulator:
         self._next = 0
         self._cancels = [(each.cancel_ns, id) for id, each in enumerate(requests, 1) if each.cancel_ns]
         heapify(self._cancels)
+        self._arrival_ns = requests[0].arrival_ns if requests else FOREVER
+        self._rare_ns = self._cancels[0][0] if self._cancels else FOREVER
         self._wake_ns = FOREVER
         self._queue: deque[Launch] = deque()
         self._done_ns = FOREVER
@@ -61,40 +63,40 @@ class Simulator:
 
         Raises ``PolicyError`` if the policy breaks a rule, ``InvariantError`` if requests are left with nothing to do.
         """
+        handle, observers, queue = self.scheduler.handle, self._observers, self._queue
         turns = 0
         while True:
-            arrival_ns = self._requests[self._next].arrival_ns if self._next < len(self._requests) else FOREVER
-            cancel_ns = self._cancels[0][0] if self._cancels else FOREVER
-            now_ns = min(self._done_ns, arrival_ns, cancel_ns, self._wake_ns)
+            now_ns = min(self._done_ns, self._arrival_ns, self._rare_ns)
             if now_ns == FOREVER:
                 break
-            self.now_ns = now_ns
             events: list[Event] = []
             if self._done_ns == now_ns:
                 events.append(self._result())
                 self._done_ns = FOREVER
-            if cancel_ns == now_ns:
-                self._leave(now_ns, events)
-            if self._wake_ns == now_ns:
-                self._wake_ns = FOREVER
-                events.append(Timer())
-            if arrival_ns == now_ns:
+            if self._rare_ns == now_ns:
+                self._rare(now_ns, events)
+            if self._arrival_ns == now_ns:
                 self._arrive(now_ns, events)
-            self._follow(self._turn(now_ns, events))
-            if self._queue and self._done_ns == FOREVER:
+            out = handle(now_ns, events)
+            for observe in observers:
+                observe(now_ns, events, out)
+            for instruction in out:
+                kind = type(instruction)
+                if kind is Launch:
+                    queue.append(instruction)  # type: ignore[arg-type]
+                elif kind is Finished:
+                    self._mirror.release(instruction.request)  # type: ignore[union-attr]
+                elif kind is Wake or kind is PolicyFault:
+                    self._follow(instruction)
+            if queue and self._done_ns == FOREVER:
                 self._start(now_ns)
             turns += 1
             if progress is not None and not turns & 1023:
                 progress(self._next)
+        self.now_ns = self.scheduler.state.now_ns
         if self.scheduler.state.requests:
             left = list(self.scheduler.state.requests)
             raise InvariantError(f"I5 progress: the simulation ran dry with requests {left[:10]} unfinished")
-
-    def _turn(self, now_ns: int, events: list[Event]) -> list[Instruction]:
-        out = self.scheduler.handle(now_ns, events)
-        for observe in self._observers:
-            observe(now_ns, events, out)
-        return out
 
     def _result(self) -> StepDone | StepFailed:
         """What the device reports now.  Requests that ended meanwhile (a cancel) are not reported."""
@@ -106,46 +108,44 @@ class Simulator:
             done.ended = [id for id in done.ended if id in live]
         return done
 
-    def _leave(self, now_ns: int, events: list[Event]) -> None:
-        while self._cancels and self._cancels[0][0] == now_ns:
-            _, id = heappop(self._cancels)
+    def _rare(self, now_ns: int, events: list[Event]) -> None:
+        """Cancels and the policy's alarm."""
+        cancels = self._cancels
+        while cancels and cancels[0][0] == now_ns:
+            _, id = heappop(cancels)
             if id <= self._next:
                 events.append(Cancel(id))
+        if self._wake_ns == now_ns:
+            self._wake_ns = FOREVER
+            events.append(Timer())
+        self._rare_ns = min(self._wake_ns, cancels[0][0] if cancels else FOREVER)
 
     def _arrive(self, now_ns: int, events: list[Event]) -> None:
-        requests = self._requests
-        index = self._next
-        while index < len(requests) and (request := requests[index]).arrival_ns == now_ns:
+        requests, index = self._requests, self._next
+        arrival_ns = now_ns
+        while arrival_ns == now_ns:
+            request = requests[index]
             index += 1
             events.append(
                 Submitted(
-                    index,
-                    request.prompt_tokens,
-                    self._max_tokens,
-                    request.klass,
-                    request.tenant,
-                    0,
-                    request.keys,
+                    index, request.prompt_tokens, self._max_tokens, request.klass, request.tenant, 0, request.keys
                 )
             )
+            arrival_ns = requests[index].arrival_ns if index < len(requests) else FOREVER
         self._next = index
+        self._arrival_ns = arrival_ns
 
-    def _follow(self, out: Sequence[Instruction]) -> None:
-        for instruction in out:
-            kind = type(instruction)
-            if kind is Launch:
-                self._queue.append(instruction)  # type: ignore[arg-type]
-            elif kind is Finished:
-                self._mirror.release(instruction.request)  # type: ignore[union-attr]
-            elif kind is Wake:
-                self._wake_ns = instruction.at_ns  # type: ignore[union-attr]
-            elif kind is PolicyFault:
-                raise PolicyError(
-                    policy=instruction.policy,  # type: ignore[union-attr]
-                    step=instruction.step,  # type: ignore[union-attr]
-                    rule=instruction.rule,  # type: ignore[union-attr]
-                    detail=instruction.detail,  # type: ignore[union-attr]
-                )
+    def _follow(self, instruction: Instruction) -> None:
+        if isinstance(instruction, Wake):
+            self._wake_ns = instruction.at_ns
+            self._rare_ns = min(self._wake_ns, self._cancels[0][0] if self._cancels else FOREVER)
+        elif isinstance(instruction, PolicyFault):
+            raise PolicyError(
+                policy=instruction.policy,
+                step=instruction.step,
+                rule=instruction.rule,
+                detail=instruction.detail,
+            )
 
     def _start(self, now_ns: int) -> None:
         """The device takes the next step, or the next run of steps."""
@@ -161,16 +161,16 @@ class Simulator:
         if self._jumps and not ended:
             further, until_ns = self.scheduler.repeatable(mirror.quiet_ticks())
             if further > 0:
-                if self._next < len(self._requests):
-                    until_ns = min(until_ns, self._requests[self._next].arrival_ns)
-                if self._cancels:
-                    until_ns = min(until_ns, self._cancels[0][0])
+                until_ns = min(until_ns, self._arrival_ns, self._rare_ns)
                 ends = self._cost.run_ns(shape, now_ns, further + 1, until_ns)
                 further = len(ends) - 1
                 if further:
                     ended = mirror.repeat(further)
                     done_ns = self._done_ns = ends.pop()
-                    self._turn(ends[-1], [RunDone(step, ends)])
+                    run: list[Event] = [RunDone(step, ends)]
+                    out = self.scheduler.handle(ends[-1], run)
+                    for observe in self._observers:
+                        observe(ends[-1], run, out)
                     self._done = StepDone(step + further, ended, done_ns - ends[-1])
                     return
         elapsed_ns = self._cost.step_ns(shape)

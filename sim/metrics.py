@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -68,10 +69,9 @@ class RunMetrics:
         self.end_ns = 0
         self.refused: dict[str, int] = {}
         """Rejected requests by code; ``policy`` where a plan rejected a waiting one."""
-        self.kv_page_ns = 0
-        """Device pages in use, integrated over time."""
         self._pages = 0
-        self._pages_since_ns = 0
+        self._page_ns = 0
+        """Over all changes, the time of each page's return less that of its handing out."""
         self._inflight: deque[tuple[Launch, Sequence[RequestId]]] = deque()
         self._launch_ns = 0
         self._run_times: Sequence[int] = ()
@@ -94,6 +94,11 @@ class RunMetrics:
             Finished: self._finished,
             Rejected: self._rejected,
         }
+
+    @property
+    def kv_page_ns(self) -> int:
+        """Device pages in use, integrated over time."""
+        return self._page_ns + self._pages * self.end_ns
 
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
@@ -171,7 +176,7 @@ class RunMetrics:
         more = len(times) - 1
         if more:
             self._group_ns = times[-1]
-            between = [later - sooner for sooner, later in zip(times, times[1:], strict=False)]
+            between = [later - sooner for sooner, later in pairwise(times)]
             for gaps in self.gaps.values():
                 if gaps.members:
                     self.computed_tokens += gaps.members * more
@@ -180,12 +185,14 @@ class RunMetrics:
         self._run_times = times
 
     def _run(self, now_ns: int, run: Run) -> None:
-        self.steps += len(run.growth)
+        self.steps += run.count
         self._launch_ns = now_ns
-        self._inflight.append((Launch(run.step + len(run.growth) - 1, True), ()))
-        for at_ns, growth in zip(self._run_times, run.growth, strict=True):
-            if growth:
-                self._use(at_ns, len(growth) >> 1)
+        self._inflight.append((Launch(run.step + run.count - 1, True), ()))
+        if run.growth:
+            times = self._run_times
+            offsets = run.growth[::3]
+            self._pages += len(offsets)
+            self._page_ns -= sum([times[offset] for offset in offsets])
 
     def _step_failed(self, now_ns: int, failed: StepFailed) -> None:
         self.failed_steps += len(self._inflight)
@@ -254,6 +261,5 @@ class RunMetrics:
         self.refused[code] = self.refused.get(code, 0) + 1
 
     def _use(self, now_ns: int, pages: int) -> None:
-        self.kv_page_ns += self._pages * (now_ns - self._pages_since_ns)
-        self._pages_since_ns = now_ns
         self._pages += pages
+        self._page_ns -= pages * now_ns

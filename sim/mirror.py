@@ -53,9 +53,8 @@ class BatchMirror:
                 made = self._made[id] = self._made.get(id, 0) + 1
                 if made >= self._length_of(id):
                     ended.append(id)
-        for copies in (launch.swap_out, launch.swap_in):
-            for _, pages, _ in copies:
-                shape.swap_pages += len(pages)
+        if launch.swap_out or launch.swap_in:
+            shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
         self.shape = shape
         ended.sort()
         return ended

@@ -72,8 +72,19 @@ def test_growth_is_all_or_nothing() -> None:
         kv.reserve(request, 16, 100)
     assert kv.grow([1, 2, 3]) == NotNow(1)
     assert kv.grow([]) == []
-    assert kv.grow([3, 1]) == [0, 1]
-    assert (kv.table(3), kv.table(1), kv.free_pages) == ([3, 0], [5, 1], 0)
+    assert kv.grow([3, 1]) == [1, 0]
+    assert (kv.table(3), kv.table(1), kv.free_pages) == ([3, 1], [5, 0], 0)
+
+
+def test_growing_in_one_call_or_in_several_hands_out_the_same_pages() -> None:
+    one, several = pool(), pool()
+    for kv in (one, several):
+        kv.reserve(1, 16, 100)
+        kv.reserve(2, 16, 100)
+    one.grow([1, 2])
+    several.grow([1])
+    several.grow([2])
+    assert one.dump() == several.dump()
 
 
 def test_growth_that_names_a_stranger_changes_nothing() -> None:
@@ -236,8 +247,8 @@ def test_growing_after_a_fork_is_private() -> None:
     kv = pool()
     kv.reserve(1, 32, 100)
     kv.fork(1, 2, 32)
-    assert kv.grow([1, 2]) == [4, 5]
-    assert (kv.table(1), kv.table(2), kv.exclusive_pages(1)) == ([6, 7, 4], [6, 7, 5], 1)
+    assert kv.grow([1, 2]) == [5, 4]
+    assert (kv.table(1), kv.table(2), kv.exclusive_pages(1)) == ([6, 7, 5], [6, 7, 4], 1)
 
 
 def test_callers_that_break_their_duties_are_told() -> None:

@@ -124,7 +124,8 @@ class Paged:
     def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:
         """``InvariantError`` if one of them has no table; nothing is changed then either.
 
-        Pages come off the stack one by one: growing in one call or in several hands out the same pages.  The scheduler's hottest call, hence written out: about 0.1 us a request.
+        Pages come off the stack one by one: growing in one call or in several hands out the same pages.
+        The scheduler's hottest call, hence written out: about 0.1 us a request.
         """
         left = self.free_pages - len(requests)
         if left < 0:

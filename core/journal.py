@@ -129,7 +129,12 @@ class JournalEncoder:
         if len(events) == 1 and len(instructions) == 1:
             event, instruction = events[0], instructions[0]
             if type(event) is StepDone:
-                if type(instruction) is Launch and not (event.ended or event.copy_ns) and instruction.repeats():
+                if (
+                    type(instruction) is Launch
+                    and instruction.step == event.step + 1  # not so at depth 2 and 3
+                    and not (event.ended or event.copy_ns)
+                    and instruction.repeats()
+                ):
                     self._repeat(event.step, now_ns, event.elapsed_ns, instruction.growth)
                     return
             elif type(event) is RunDone:

@@ -63,7 +63,7 @@ class Scheduler:
         self.policy_name = policy
         self.policy_options = options or {}
         self.honour_repeats = honour_repeats
-        self._make_policy = make_policy
+        self.make_policy = make_policy
         self.state = State(limits, allocator, make_policy(policy, self.policy_options))
         self._applier = PlanApplier(self.state)
         self.max_tokens = allocator.total_pages * allocator.page_size
@@ -243,6 +243,8 @@ class Scheduler:
             raise InvariantError(f"step {event.step} is done, but in flight are {[step.id for step in inflight]}")
         step = inflight.popleft()
         state.progress.done = step.id
+        if state.allocator.returning_pages:
+            self.repeat = 0
         state.allocator.step_done(step.id)
         if event.ended:
             self.repeat = 0
@@ -375,16 +377,16 @@ class Scheduler:
 
     def _use_policy(self, event: UsePolicy) -> None:
         """Decide by another policy from here on, rebuilt from the live requests."""
+        self.use(event.name, event.options)
         self.repeat = 0
         self.faulted = False
         self.barren = 0
-        self.use(event.name, event.options)
 
     def use(self, policy: str, options: dict[str, object]) -> None:
         """Make a policy, and let it observe the live requests as if they had just come to where they are."""
         state = self.state
+        state.policy = self.make_policy(policy, options)
         self.policy_name, self.policy_options = policy, options
-        state.policy = self._make_policy(policy, options)
         state.fault = None
         for request in state.requests.values():
             state.tell("arrived", request)

@@ -47,7 +47,8 @@ class Simulator:
         self._max_tokens = max_tokens
         self._faults = faults
         self._jumps = jumps and scheduler.state.limits.depth == 1 and faults is no_faults
-        self._mirror = BatchMirror(lambda id: requests[id - 1].output_tokens)
+        live = scheduler.state.requests
+        self._mirror = BatchMirror(lambda id: requests[id - 1].output_tokens if id in live else 0)
         self._next = 0
         self._cancels = [(each.cancel_ns, id) for id, each in enumerate(requests, 1) if each.cancel_ns]
         heapify(self._cancels)
@@ -73,10 +74,14 @@ class Simulator:
             if self._done_ns == now_ns:
                 events.append(self._result())
                 self._done_ns = FOREVER
+                if queue:
+                    self._start(now_ns)  # the device goes on by itself
             if self._rare_ns == now_ns:
                 self._rare(now_ns, events)
             if self._arrival_ns == now_ns:
                 self._arrive(now_ns, events)
+            if not events:
+                continue  # whoever would have left had ended
             out = handle(now_ns, events)
             for observe in observers:
                 observe(now_ns, events, out)
@@ -109,11 +114,11 @@ class Simulator:
         return done
 
     def _rare(self, now_ns: int, events: list[Event]) -> None:
-        """Cancels and the policy's alarm."""
+        """Cancels by clients whose requests live, and the policy's alarm."""
         cancels = self._cancels
         while cancels and cancels[0][0] == now_ns:
             _, id = heappop(cancels)
-            if id <= self._next:
+            if id in self.scheduler.state.requests:
                 events.append(Cancel(id))
         if self._wake_ns == now_ns:
             self._wake_ns = FOREVER

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 
 from stepwell.core.clock import Clock
 from stepwell.core.errors import CapacityError, InvariantError, UserError
@@ -30,6 +32,13 @@ FALLBACK_POLICY = "fcfs"
 """Takes over when a policy breaks a rule."""
 
 
+class TokenObserver(Protocol):
+    """Is told the token ids, which the scheduler never sees (journal level ``tokens``)."""
+
+    def prompt(self, request: RequestId, tokens: Sequence[int]) -> None: ...
+    def sampled(self, result: StepResult) -> None: ...
+
+
 class Engine:
     """One scheduler, one backend, one clock.  Use ``run`` in a task, and ``submit`` from others of the same loop."""
 
@@ -40,7 +49,7 @@ class Engine:
         clock: Clock,
         *,
         observers: Sequence[Observer] = (),
-        token_observer: Callable[[StepResult], None] | None = None,
+        token_observer: TokenObserver | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.failed = ""
@@ -57,9 +66,10 @@ class Engine:
         self._launched = anyio.Event()
         self._idle = anyio.Event()
         self._wake_ns = 0
-        self._last_id: RequestId = 0
+        self._alarm: anyio.CancelScope | None = None
+        self._last_id: RequestId = scheduler.last_id
         self._closed = False
-        self._tasks: anyio.abc.TaskGroup
+        self._tasks: TaskGroup
 
     # ------------------------------------------------------------------------------------------- the clients' side
 
@@ -86,20 +96,32 @@ class Engine:
             raise UserError(f"unknown class {klass!r}", field="class")
         if self._closed:
             raise CapacityError(self.failed or "the engine is shutting down", code="not_serving")
-        self._last_id += 1
-        id = self._last_id
-        stream = self._streams[id] = Stream(id, self._cancel)
+        id = self._last_id + 1
         self._backend.admit(id, prompt, max_tokens)
-        self._idle = anyio.Event()
+        self._last_id = id
+        stream = self._streams[id] = Stream(id, self._cancel)
+        if self._token_observer is not None:
+            self._token_observer.prompt(id, prompt)
+        if self._idle.is_set():
+            self._idle = anyio.Event()
         self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, list(keys)))
         return stream
 
     def stop(self, request: RequestId, keep: int) -> None:
-        """The text pipeline found a stop string: ``keep`` tokens are the answer."""
+        """The text pipeline found a stop string: ``keep`` tokens are the answer.  Ignored if the request has ended."""
+        stream = self._streams.get(request)
+        if stream is None:
+            return
+        if not 0 <= keep <= len(stream.tokens):
+            raise InvariantError(f"request {request} cannot keep {keep} tokens of {len(stream.tokens)}")
         self._post(Stop(request, keep))
 
     def use_policy(self, name: str, options: dict[str, object], why: str = "") -> None:
-        """Decide by another policy from the next batch of events on."""
+        """Decide by another policy from the next batch of events on.
+
+        Raises ``UserError`` if it cannot be made; the present one then goes on.
+        """
+        self.scheduler.make_policy(name, options)
         self._post(UsePolicy(name, options, why))
 
     def close(self) -> None:
@@ -128,61 +150,83 @@ class Engine:
     # ------------------------------------------------------------------------------------------- the loop
 
     async def run(self) -> None:
-        """Serve until ``close`` is called and every request has ended, or until a law is broken (see ``failed``)."""
-        async with anyio.create_task_group() as self._tasks:
-            self._tasks.start_soon(self._execute)
-            while not (self._closed and not self._streams):
-                await self._news.wait()
-                await self._clock.settle()
-                self._news = anyio.Event()
-                if not self._inbox:
-                    continue
-                events, self._inbox = in_order(self._inbox), []
-                try:
-                    self._turn(events)
-                except InvariantError as error:
-                    self._break_down(str(error))
-                    break
-            self._tasks.cancel_scope.cancel()
-        self._backend.close()
+        """Serve until ``close`` is called and every request has ended, or until a law is broken (see ``failed``).
+
+        However it ends, cancelled from outside included, no stream is left waiting and the backend is closed.
+        """
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._execute)
+                await self._serve()
+                self._tasks.cancel_scope.cancel()
+        finally:
+            self._closed = True
+            for stream in self._dismiss():
+                stream.shut_down()
+            self._backend.close()
+
+    async def _serve(self) -> None:
+        while not (self.failed or (self._closed and not self._streams and not self.scheduler.state.inflight)):
+            await self._news.wait()
+            await self._clock.settle()
+            self._news = anyio.Event()
+            if not self._inbox or self.failed:
+                continue
+            events, self._inbox = in_order(self._inbox), []
+            try:
+                self._turn(events)
+            except Exception as error:
+                self._break_down(error, events)
 
     def _turn(self, events: list[Event]) -> None:
         now_ns = self._clock.now_ns()
         results, self._results = self._results, []
-        out = self.scheduler.handle(now_ns, events)
-        for observe in self._observers:
-            observe(now_ns, events, out)
-        self._launch(out)
+        try:
+            out = self.scheduler.handle(now_ns, events)
+        except Exception:
+            # Observers see the events all the same, so that a replay of the journal breaks down at the same place.
+            self._observe(now_ns, events, ())
+            raise
+        self._observe(now_ns, events, out)
+        self._follow(out)
         for result in results:
             if self._token_observer is not None and result.tokens:
-                self._token_observer(result)
+                self._token_observer.sampled(result)
             for request, token in result.tokens:
                 stream = self._streams.get(request)
                 if stream is not None:
                     stream.push(token)
-        self._conclude(out)
+        for instruction in out:
+            if isinstance(instruction, Finished | Rejected):
+                self._end(instruction)
 
-    def _launch(self, out: Sequence[Instruction]) -> None:
+    def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
+        for observe in self._observers:
+            observe(now_ns, events, out)
+
+    def _follow(self, out: Sequence[Instruction]) -> None:
         for instruction in out:
             if isinstance(instruction, Launch):
                 self._launches.append(instruction)
                 self._launched.set()
             elif isinstance(instruction, Wake):
-                self._wake_ns = instruction.at_ns
-                self._tasks.start_soon(self._ring, instruction.at_ns)
+                self._set_alarm(instruction.at_ns)
             elif isinstance(instruction, PolicyFault):
-                why = f"policy {instruction.policy} broke the rule {instruction.rule!r}: {instruction.detail}"
-                log.error("policy fault, falling back", to=FALLBACK_POLICY, step=instruction.step, why=why)
-                self.use_policy(FALLBACK_POLICY, {}, why)
+                self._fall_back(instruction)
 
-    def _conclude(self, out: Sequence[Instruction]) -> None:
-        for instruction in out:
-            if isinstance(instruction, Finished | Rejected):
-                self._backend.release(instruction.request)
-                self._end(instruction)
+    def _fall_back(self, fault: PolicyFault) -> None:
+        """Every request is kept; the next batch of events, in this very instant, is decided by the simplest policy."""
+        why = f"policy {fault.policy} broke the rule {fault.rule!r}: {fault.detail}"
+        if fault.policy == FALLBACK_POLICY:
+            raise InvariantError(f"{why}; there is nothing to fall back to")
+        log.error("policy fault, falling back", to=FALLBACK_POLICY, step=fault.step, why=why)
+        self.use_policy(FALLBACK_POLICY, {}, why)
 
     def _end(self, end: Finished | Rejected) -> None:
-        stream = self._streams.pop(end.request)
+        self._backend.release(end.request)
+        stream = self._streams.pop(end.request, None)
+        if stream is None:
+            return
         if isinstance(end, Finished):
             stream.finish(end)
         else:
@@ -191,11 +235,22 @@ class Engine:
             self._idle.set()
             self._news.set()
 
-    async def _ring(self, at_ns: int) -> None:
-        await self._clock.sleep_until(at_ns)
+    def _set_alarm(self, at_ns: int) -> None:
+        """The latest wish is the one that counts."""
         if self._wake_ns == at_ns:
-            self._wake_ns = 0
-            self._post(Timer())
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._wake_ns = at_ns
+        self._alarm = anyio.CancelScope()
+        self._tasks.start_soon(self._ring, at_ns, self._alarm)
+
+    async def _ring(self, at_ns: int, alarm: anyio.CancelScope) -> None:
+        with alarm:
+            await self._clock.sleep_until(at_ns)
+            if alarm is self._alarm:
+                self._wake_ns = 0
+                self._post(Timer())
 
     # ------------------------------------------------------------------------------------------- the device
 
@@ -207,7 +262,12 @@ class Engine:
                 await self._launched.wait()
             batch = self._launches.popleft()
             start_ns = self._clock.now_ns()
-            result = self._backend.execute(batch)
+            try:
+                result = self._backend.execute(batch)
+            except Exception as error:
+                # It reports failures as results; an exception leaves nobody knowing what is on the device.
+                self._break_down(error, (batch,))
+                return
             await self._clock.sleep_until(start_ns + result.elapsed_ns)
             live = self.scheduler.state.requests
             if result.failed:
@@ -219,12 +279,16 @@ class Engine:
                 self._results.append(result)
                 self._post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
 
-    def _break_down(self, reason: str) -> None:
+    def _break_down(self, error: Exception, during: Sequence[object]) -> None:
         """A law is broken: stop serving, and tell every client."""
-        log.critical("invariant broken, the engine stops serving", reason=reason)
-        self.failed = reason
+        self.failed = str(error) if isinstance(error, InvariantError) else f"{type(error).__name__}: {error}"
+        log.critical("the engine stops serving", reason=self.failed, during=repr(during)[:2000], exc_info=error)
         self._closed = True
-        streams, self._streams = self._streams, {}
-        for stream in streams.values():
-            stream.break_down(reason)
+        for stream in self._dismiss():
+            stream.break_down(self.failed)
+        self._news.set()
+
+    def _dismiss(self) -> list[Stream]:
+        streams, self._streams = list(self._streams.values()), {}
         self._idle.set()
+        return streams

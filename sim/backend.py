@@ -1,8 +1,8 @@
 """The scripted backend: executes steps in thought, with tokens, ends, failures and step times from a script.
 
 It serves the live engine in tests, demonstrations and overload rehearsals, and needs no model: a request's answer is
-its own prompt said again, as long as the script says.  Step times come from a cost model; the engine lets them pass on
-its clock, real or virtual.
+its own prompt said again and again, as long as the script says.  Step times come from a cost model; the engine lets
+them pass on its clock, real or virtual.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from stepwell.core.instructions import Launch
-from stepwell.core.protocols import CostModel, StepResult
+from stepwell.core.protocols import BatchShape, CostModel, StepResult
 from stepwell.core.types import RequestId, StepId
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.mirror import BatchMirror
@@ -56,32 +56,23 @@ class EchoBackend:
         self._faults = faults
         self._prompts: dict[RequestId, Sequence[int]] = {}
         self._said: dict[RequestId, int] = {}
+        """Output tokens said, counted from the positions that launches name: a wrong one gives a wrong answer."""
         self._members: dict[RequestId, None] = {}
         self._mirror = BatchMirror(self._length)
 
     def _length(self, request: RequestId) -> int:
-        if self._lengths is not None:
-            return self._lengths[request]
-        return len(self._prompts[request])
+        """0 for one that ended: a launch already on its way may still name it."""
+        prompt = self._prompts.get(request, ())
+        return self._lengths[request] if prompt and self._lengths is not None else len(prompt)
 
     def admit(self, request: RequestId, prompt: Sequence[int], max_tokens: int) -> None:
         self._prompts[request] = prompt
-        self._said[request] = 0
 
     def execute(self, batch: Launch) -> StepResult:
         """One step; ``elapsed_ns`` is how long it is to take, and the engine waits for it."""
         fault = self._faults(batch.step)
         if fault is not None:
-            self._mirror.reset()
-            self._members.clear()
-            elapsed_ns = self._cost.step_ns(type(self._mirror.shape)())
-            return StepResult(
-                batch.step,
-                elapsed_ns=elapsed_ns,
-                failed=fault.reason,
-                blamed=list(fault.blamed),
-                device_lost=fault.device_lost,
-            )
+            return self._fail(batch.step, fault)
         ended = self._mirror.apply(batch)
         for id in batch.left:
             self._members.pop(id, None)
@@ -90,8 +81,23 @@ class EchoBackend:
         tokens: list[tuple[RequestId, int]] = []
         if batch.decode:
             tokens += [(id, self._say(id)) for id in self._members if id in self._prompts]
-        tokens += [(id, self._say(id)) for id, _, _, samples in batch.slices if samples and id in self._prompts]
+        for id, start, count, samples in batch.slices:
+            if samples and id in self._prompts:
+                self._said[id] = start + count - len(self._prompts[id])
+                tokens.append((id, self._say(id)))
         return StepResult(batch.step, ended, tokens, self._cost.step_ns(self._mirror.shape))
+
+    def _fail(self, step: StepId, fault: Fault) -> StepResult:
+        """Nothing is on the device any more; it took the time of an empty step to find out."""
+        self._mirror.reset()
+        self._members.clear()
+        return StepResult(
+            step,
+            elapsed_ns=self._cost.step_ns(BatchShape()),
+            failed=fault.reason,
+            blamed=list(fault.blamed),
+            device_lost=fault.device_lost,
+        )
 
     def _say(self, request: RequestId) -> int:
         prompt, said = self._prompts[request], self._said[request]

@@ -1,12 +1,15 @@
 """Keeps a journal in files: segments of bounded size, a bounded number of them, and no loss of service on a full disk.
 
 The first segment is the path given; later ones put a number before its suffix (``run.jsonl``, ``run.00001.jsonl``).
-Whole records are written in one call and in order, so a crash tears the last line at most.
+Whole records are written in one call and in order, so a crash tears the last line at most.  A later segment appears
+under its name only once its header is complete.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,10 +18,26 @@ import msgspec
 from stepwell.core.errors import UserError
 from stepwell.core.events import Event
 from stepwell.core.instructions import Instruction
-from stepwell.core.journal import Gap, Header, JournalEncoder, Record, decode_header, decode_records, encode_header
+from stepwell.core.journal import (
+    Gap,
+    Header,
+    JournalEncoder,
+    Prompt,
+    Record,
+    Sampled,
+    decode_header,
+    decode_record,
+    decode_records,
+    encode_header,
+)
+from stepwell.core.protocols import StepResult
+from stepwell.core.types import RequestId
 
 BATCH_TURNS = 256
 """Turns that a simulation collects before it writes; a live engine writes every turn."""
+
+RETRY_TURNS = 64
+"""While the disk is full, a new segment is tried again after so many turns (a snapshot costs time)."""
 
 
 def segment_path(first: Path, number: int) -> Path:
@@ -26,11 +45,33 @@ def segment_path(first: Path, number: int) -> Path:
     return first if number == 0 else first.with_name(f"{first.stem}.{number:05}{first.suffix}")
 
 
+def later_segments(first: Path) -> list[tuple[int, Path]]:
+    """Every later segment beside ``first`` with its number, in order."""
+    name = re.compile(rf"{re.escape(first.stem)}\.(\d{{5,}}){re.escape(first.suffix)}\Z")
+    found = [(int(match[1]), each) for each in first.parent.iterdir() if (match := name.match(each.name))]
+    return sorted(found)
+
+
+class TokenRecorder:
+    """Level ``tokens``: an engine's token observer that adds prompts and sampled tokens to its journal."""
+
+    def __init__(self, writer: JournalWriter) -> None:
+        self._writer = writer
+
+    def prompt(self, request: RequestId, tokens: Sequence[int]) -> None:
+        self._writer.note(Prompt(request, list(tokens)))
+
+    def sampled(self, result: StepResult) -> None:
+        self._writer.note(Sampled(result.step, result.tokens))
+
+
 class JournalWriter:
     """Writes one journal.  ``observe`` has the signature of a shell's observer.
 
     ``snapshot`` gives the state as JSON at the present moment, for the head of a later segment.  ``segment_bytes`` and
-    ``keep_segments`` bound the size (0: unbounded).  ``lost_turns`` counts what a full disk cost.
+    ``keep_segments`` bound the size (0: unbounded); a segment is larger by one write at most, and as long as it must
+    be to hold as much of records as of its head.  ``lost_turns`` counts what a full disk cost, give or take the
+    repeats that the encoder held back.
     """
 
     def __init__(
@@ -46,6 +87,8 @@ class JournalWriter:
         self.path = path
         self.encoder = JournalEncoder()
         self.lost_turns = 0
+        self.tokens = TokenRecorder(self) if header.level == "tokens" else None
+        """To be an engine's token observer."""
         self._header = header
         self._snapshot = snapshot
         self._segment_bytes = segment_bytes
@@ -53,13 +96,15 @@ class JournalWriter:
         self._batch_turns = batch_turns
         self._unwritten = 0
         self._segment = 0
-        self._size = 0
         self._gap = ""
         self._gap_turns = 0
+        self._retry_at = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._remove_segments_after(0)
-        self._file: BinaryIO = path.open("wb", buffering=0)
-        self._put(encode_header(header))
+        for _, old in later_segments(path):
+            old.unlink()  # or an older journal of this name would be taken for the continuation
+        head = encode_header(header)
+        self._file = _begin(path, head)
+        self._size = self._head = len(head)
 
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Record a turn; written now or with the next ones."""
@@ -68,86 +113,121 @@ class JournalWriter:
         if self._unwritten >= self._batch_turns:
             self.write()
 
+    def note(self, record: Prompt | Sampled) -> None:
+        """Record something else; written with the next turn."""
+        self.encoder.note(record)
+
     def write(self, *, flush: bool = False) -> None:
-        """Write what is recorded, and begin a new segment if this one is full or follows a gap."""
-        turns, self._unwritten = self._unwritten, 0
-        if self._gap:
-            flush = True
-        data = self.encoder.take(flush=flush)
-        if self._gap:
-            self._lose(turns, self._gap)
-            self._next_segment(self._gap)
-        elif data:
-            try:
-                self._put(data)
-            except OSError as error:
-                self._lose(turns, error.strerror or str(error))
-                return
-            if self._segment_bytes and self._size >= self._segment_bytes:
-                self._next_segment("")
+        """Write what is recorded (with ``flush`` also a run of repeats that may go on); go on in a new segment if this
+        one is full."""
+        self._write(flush=flush)
+        full = self._size - self._head >= max(self._segment_bytes - self._head, self._head)
+        if self._segment_bytes and full and not self._gap:
+            self.rotate()
+
+    def rotate(self) -> None:
+        """Begin a new segment, with a snapshot of the state after the last recorded turn."""
+        self._write(flush=True)
+        if not self._gap:
+            self._next_segment()
 
     def close(self) -> None:
         """Write the rest and close."""
-        self.write(flush=True)
-        self._file.close()
+        if not self._file.closed:
+            self._write(flush=True)
+            self._file.close()
 
-    def _put(self, data: bytes) -> None:
-        start = self._size
-        view = memoryview(data)
+    def _write(self, *, flush: bool) -> None:
+        turns, self._unwritten = self._unwritten, 0
+        data = self.encoder.take(flush=flush)
+        if self._gap:
+            self._lose(turns)
+            if flush or self._gap_turns >= self._retry_at:
+                self._next_segment()
+        elif data:
+            try:
+                self._append(data)
+            except OSError as error:
+                self._begin_gap(error, turns)
+
+    def _append(self, data: bytes) -> None:
         try:
-            while view:
-                written = self._file.write(view) or 0
-                self._size += written
-                view = view[written:]
+            _write_all(self._file, data)
         except OSError:
-            # Nothing half-written stays: the reader would take it for a torn tail and stop early.
-            self._file.truncate(start)
-            self._file.seek(start)
-            self._size = start
+            # Nothing half-written stays: the reader would take it for a torn tail.
+            with suppress(OSError):
+                self._file.truncate(self._size)
+                self._file.seek(self._size)
             raise
+        self._size += len(data)
 
-    def _lose(self, turns: int, reason: str) -> None:
-        self._gap = reason
+    def _begin_gap(self, error: OSError, turns: int) -> None:
+        self._gap = error.strerror or str(error)
+        self._gap_turns = 0
+        self._retry_at = RETRY_TURNS
+        self._lose(turns)
+
+    def _lose(self, turns: int) -> None:
         self._gap_turns += turns
         self.lost_turns += turns
 
-    def _next_segment(self, gap: str) -> None:
-        """Begin a segment with a snapshot of the state after the last recorded turn."""
-        rest = self.encoder.take(flush=True)
-        if gap:
-            self.encoder.note(Gap(self._gap_turns, gap))
-            rest = self.encoder.take()
+    def _next_segment(self) -> None:
+        """After a gap its first record says so; without one it follows on from the segment before it."""
+        lost = self.encoder.take(flush=True)
+        assert self._gap or not lost
         number = self._segment + 1
         header = msgspec.structs.replace(self._header, segment=number, snapshot=msgspec.Raw(self._snapshot()))
+        head = encode_header(header)
+        if self._gap:
+            self.encoder.note(Gap(self._gap_turns, self._gap))
+            head += self.encoder.take()
+        path = segment_path(self.path, number)
+        part = path.with_name(path.name + ".part")
         try:
-            if not gap:
-                self._put(rest)
-            file = segment_path(self.path, number).open("wb", buffering=0)
+            file = _begin(part, head)
+            part.replace(path)
         except OSError as error:
-            self._lose(0, error.strerror or str(error))
+            with suppress(OSError):
+                part.unlink()
+            if not self._gap:
+                self._begin_gap(error, 0)
+            self._retry_at = self._gap_turns + RETRY_TURNS
             return
-        self._file.close()
-        self._file, self._size, self._segment = file, 0, number
-        try:
-            self._put(encode_header(header) + (rest if gap else b""))
-        except OSError as error:
-            self._lose(0, error.strerror or str(error))
-            return
-        self._gap, self._gap_turns = "", 0
+        with suppress(OSError):
+            self._file.close()
+        self._file, self._segment, self._size, self._head, self._gap = file, number, len(head), len(head), ""
         if self._keep and number >= self._keep:
-            segment_path(self.path, number - self._keep).unlink(missing_ok=True)
+            with suppress(OSError):
+                segment_path(self.path, number - self._keep).unlink()
 
-    def _remove_segments_after(self, number: int) -> None:
-        """An older journal of the same name must not be taken for the continuation of this one."""
-        for old in self.path.parent.glob(f"{self.path.stem}.[0-9][0-9][0-9][0-9][0-9]{self.path.suffix}"):
-            old.unlink()
+
+def _begin(path: Path, head: bytes) -> BinaryIO:
+    """A file that holds ``head``, ready for more."""
+    file = path.open("wb", buffering=0)
+    try:
+        _write_all(file, head)
+    except OSError:
+        with suppress(OSError):
+            file.close()
+        raise
+    return file
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        written = file.write(view)
+        if not written:
+            raise OSError("nothing could be written")
+        view = view[written:]
 
 
 class Segment(msgspec.Struct):
-    """One file of a journal, its header read."""
+    """One file of a journal, its header read.  ``after_gap``: records before it were lost, so it starts by itself."""
 
     path: Path
     header: Header
+    after_gap: bool = False
 
     def records(self) -> Iterator[Record]:
         """Its records; a torn last line ends them.  Raises ``UserError`` naming file and line of a damaged one."""
@@ -157,16 +237,52 @@ class Segment(msgspec.Struct):
 
 
 def open_journal(path: Path) -> list[Segment]:
-    """The segments of the journal that begins at ``path`` (or is its only file), those that still exist, in order.
+    """The segments of the journal that begins at ``path``, those that still exist, in order.
 
-    Raises ``UserError`` if there is none or a header is damaged.
+    ``path`` may also be a later segment, to begin there.  Raises ``UserError`` if there is none, a header is damaged,
+    a segment is of another journal, or one that is followed by another is cut short.
     """
-    later = sorted(path.parent.glob(f"{path.stem}.[0-9][0-9][0-9][0-9][0-9]{path.suffix}"))
-    files = [each for each in [path, *later] if each.is_file()]
-    if not files:
+    segments = [_open_segment(each) for each in _files(path)]
+    if not segments:
         raise UserError(f"there is no journal at {path}")
-    segments = []
-    for file in files:
-        with file.open("rb") as lines:
-            segments.append(Segment(file, decode_header(lines.readline(), name=str(file))))
+    for before, after in zip(segments, segments[1:], strict=False):
+        if after.header.digest != before.header.digest:
+            raise UserError(f"{after.path} is not of the same journal as {before.path}: they were configured apart")
+        follows = after.header.segment == before.header.segment + 1 and not after.after_gap
+        if follows and not _is_whole(before.path):
+            raise UserError(f"{before.path} is cut short: its last line is torn, and yet {after.path.name} follows")
     return segments
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.parent.is_dir():
+        return []
+    files = [path] if path.is_file() else []
+    later = re.fullmatch(r"(.+)\.(\d{5,})", path.stem)
+    if later and files:
+        first, number = path.with_name(later[1] + path.suffix), int(later[2])
+        if decode_header(_lines(path)[0], name=str(path)).segment == number:
+            return files + [each for other, each in later_segments(first) if other > number]
+    return files + [each for _, each in later_segments(path)]
+
+
+def _lines(path: Path) -> tuple[bytes, bytes]:
+    """The first two."""
+    with path.open("rb") as file:
+        return file.readline(), file.readline()
+
+
+def _open_segment(path: Path) -> Segment:
+    head, first = _lines(path)
+    header = decode_header(head, name=str(path))
+    try:
+        after_gap = first.startswith(b'["gap"') and isinstance(decode_record(first), Gap)
+    except msgspec.DecodeError:
+        after_gap = False  # whoever reads the record is told
+    return Segment(path, header, after_gap)
+
+
+def _is_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, 2)
+        return file.read() == b"\n"

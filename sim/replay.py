@@ -10,10 +10,10 @@ import msgspec
 
 from stepwell.core.build import build_scheduler
 from stepwell.core.config import Config
-from stepwell.core.errors import InvariantError, UserError
+from stepwell.core.errors import UserError
 from stepwell.core.events import Event, RunDone, StepDone
 from stepwell.core.instructions import Instruction, Launch, Run
-from stepwell.core.journal import Gap, Header, Record, Repeated, Turn
+from stepwell.core.journal import Header, Record, Repeated, Turn
 from stepwell.core.journal_file import Segment, open_journal
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.snapshot import SchedulerSnapshot, restore
@@ -26,7 +26,7 @@ class Difference(msgspec.Struct, frozen=True):
     """The first decision that is not the recorded one.  ``request`` and ``step`` are 0 where none is concerned."""
 
     segment: str
-    turn: int
+    line: int
     now_ns: int
     step: StepId
     request: RequestId
@@ -35,13 +35,18 @@ class Difference(msgspec.Struct, frozen=True):
     replayed: str
 
     def __str__(self) -> str:
-        at = f"turn {self.turn} at {self.now_ns} ns, step {self.step}"
+        at = f"{self.segment}, line {self.line}: at {self.now_ns} ns"
+        step = f", step {self.step}" if self.step else ""
         who = f", request {self.request}" if self.request else ""
-        return f"{at}{who}, {self.field}: recorded {self.recorded}, replayed {self.replayed} ({self.segment})"
+        return f"{at}{step}{who}, {self.field}: recorded {self.recorded}, replayed {self.replayed}"
 
 
 class ReplayReport(msgspec.Struct):
-    """What a replay covered; ``difference`` is None if every decision was the recorded one."""
+    """What a replay covered; ``difference`` is None if every decision was the recorded one.
+
+    ``turns`` counts each repeated step as one.  ``gaps`` are places where records are missing: lost to a full disk, or
+    in a segment that is not there any more.
+    """
 
     turns: int = 0
     steps: int = 0
@@ -90,8 +95,9 @@ def replay(
     replayer: _Replayer | None = None
     try:
         for segment in open_journal(path):
-            report.segments += 1
-            if replayer is None or replayer.after_gap or segment.header.segment != replayer.segment + 1:
+            follows = replayer is not None and segment.header.segment == replayer.segment + 1 and not segment.after_gap
+            if replayer is None or not follows:
+                report.gaps += replayer is not None or segment.after_gap
                 replayer = _Replayer(segment, report, base, observers)
             replayer.follow(segment, progress)
     except _DifferentError as error:
@@ -108,78 +114,111 @@ class _Replayer:
         self.scheduler = scheduler_of(segment.header, base=base, name=str(segment.path))
         self.report = report
         self.observers = observers
-        self.after_gap = False
         self.segment = segment.header.segment
         self._name = ""
+        self._line = 0
 
     def follow(self, segment: Segment, progress: Callable[[int], None] | None) -> None:
         """Replay one segment's records."""
+        report = self.report
+        report.segments += 1
         self.segment = segment.header.segment
         self._name = segment.path.name
-        for number, record in enumerate(segment.records()):
+        self._line = 1
+        for record in segment.records():
+            self._line += 1
             self._record(record)
-            if progress is not None and not number & 1023:
-                progress(self.report.turns)
+            if progress is not None and not self._line & 1023:
+                progress(report.turns)
 
     def _record(self, record: Record) -> None:
         if isinstance(record, Turn):
             self._turn(record.now_ns, record.events, record.instructions)
         elif isinstance(record, Repeated):
             self._repeated(record)
-        elif isinstance(record, Gap):
-            self.after_gap = True
-            self.report.gaps += 1
 
     def _repeated(self, record: Repeated) -> None:
-        """Step by step as they were recorded, or in one go where the scheduler agrees that they repeat."""
+        """In one go where the scheduler agrees that the steps repeat, and otherwise one by one as they were."""
         times = record.done_ns()
         steps, until_ns = self.scheduler.repeatable(len(times))
-        if not record.elapsed_ns and steps == len(times) and times[-1] < until_ns:
-            self._turn(times[-1], [RunDone(record.step, times)], [Run(record.step + 1, record.growth)])
+        if not record.elapsed_ns and 0 < steps == len(times) and times[-1] < until_ns:
+            event = RunDone(record.step, times)
+            out = self._handle(times[-1], [event])
+            if out != [Run(record.step + 1, len(times), record.growth)]:
+                self._compare_runs(record, out)
+            self._count(times[-1], [event], out, len(times))
             return
         elapsed_ns = record.elapsed_ns or record.gaps_ns
-        for index, now_ns in enumerate(times):
-            step = record.step + index
-            done = StepDone(step, [], elapsed_ns[index])
-            self._turn(now_ns, [done], [Launch(step + 1, True, record.growth[index])])
+        for offset, launch in enumerate(self._recorded(record)):
+            done = StepDone(record.step + offset, [], elapsed_ns[offset])
+            self._turn(times[offset], [done], [launch])
+
+    def _recorded(self, record: Repeated) -> list[Launch]:
+        try:
+            if record.elapsed_ns and len(record.elapsed_ns) != len(record.gaps_ns):
+                raise ValueError
+            return _launches(record.step + 1, len(record.gaps_ns), record.growth)
+        except (IndexError, ValueError):
+            raise UserError(f"{self._name}, line {self._line}: a repeat that does not fit together") from None
+
+    def _compare_runs(self, record: Repeated, out: Sequence[Instruction]) -> None:
+        answer = out[0]
+        assert isinstance(answer, Run)
+        found = _launches(answer.step, answer.count, answer.growth)
+        for now_ns, old, new in zip(record.done_ns(), self._recorded(record), found, strict=True):
+            self._compare(now_ns, [old], [new])
 
     def _turn(self, now_ns: int, events: Sequence[Event], recorded: Sequence[Instruction]) -> None:
-        report = self.report
-        report.turns += 1
-        report.instructions += len(recorded)
+        replayed = self._handle(now_ns, events)
+        if replayed != recorded:
+            self._compare(now_ns, recorded, replayed)
+        self._count(now_ns, events, replayed, 1)
+
+    def _handle(self, now_ns: int, events: Sequence[Event]) -> list[Instruction]:
         step = self.scheduler.state.next_step
         try:
-            replayed = self.scheduler.handle(now_ns, events)
-        except InvariantError as error:
-            raise self._different(now_ns, step, 0, "events", "accepted", f"refused: {error}") from None
-        if replayed != recorded:
-            self._compare(now_ns, step, recorded, replayed)
-        report.steps += self.scheduler.state.next_step - step
-        for observe in self.observers:
-            observe(now_ns, events, replayed)
+            out = self.scheduler.handle(now_ns, events)
+        except UserError:
+            raise  # a policy that is not installed here
+        except Exception as error:
+            refused = f"{type(error).__name__}: {error}"
+            raise self._different(now_ns, step, 0, "events", "accepted", f"refused by {refused}") from error
+        self.report.steps += self.scheduler.state.next_step - step
+        return out
 
-    def _compare(
-        self, now_ns: int, step: StepId, recorded: Sequence[Instruction], replayed: Sequence[Instruction]
-    ) -> None:
+    def _count(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction], turns: int) -> None:
+        self.report.turns += turns
+        self.report.instructions += len(out) if turns == 1 else turns
+        for observe in self.observers:
+            observe(now_ns, events, out)
+
+    def _compare(self, now_ns: int, recorded: Sequence[Instruction], replayed: Sequence[Instruction]) -> None:
         for old, new in zip_longest(recorded, replayed):
             if old == new:
                 continue
-            step = getattr(old or new, "step", step)
-            request = getattr(old or new, "request", 0)
+            either = old if old is not None else new
+            step = getattr(either, "step", 0)
+            request = getattr(either, "request", 0)
             if type(old) is not type(new):
                 raise self._different(now_ns, step, request, "instruction", _say(old), _say(new))
             for field in old.__struct_fields__:
                 a, b = getattr(old, field), getattr(new, field)
                 if a != b:
-                    row, first, second = _first_row(a, b)
+                    row, first, second = _first_row(field, a, b)
                     raise self._different(now_ns, step, request or row, f"{_word(old)}.{field}", first, second)
 
     def _different(
         self, now_ns: int, step: StepId, request: RequestId, field: str, recorded: str, replayed: str
     ) -> _DifferentError:
-        return _DifferentError(
-            Difference(self._name, self.report.turns, now_ns, step, request, field, recorded, replayed)
-        )
+        return _DifferentError(Difference(self._name, self._line, now_ns, step, request, field, recorded, replayed))
+
+
+def _launches(step: StepId, count: int, growth: Sequence[int]) -> list[Launch]:
+    """A run's repeated launches one by one; ``growth`` is flat: offset of the step, request, page, …"""
+    flat: list[list[int]] = [[] for _ in range(count)]
+    for offset, request, page in zip(growth[::3], growth[1::3], growth[2::3], strict=True):
+        flat[offset] += (request, page)
+    return [Launch(step + offset, True, pairs) for offset, pairs in enumerate(flat)]
 
 
 def _word(instruction: Instruction) -> str:
@@ -190,13 +229,19 @@ def _say(instruction: Instruction | None) -> str:
     return "nothing" if instruction is None else repr(instruction)
 
 
-def _first_row(a: object, b: object) -> tuple[RequestId, str, str]:
-    """Narrow two lists down to their first different item, and the request it is about, if it says so."""
+def _first_row(field: str, a: object, b: object) -> tuple[RequestId, str, str]:
+    """Narrow two lists down to their first different item, and the request it is about."""
     if not (isinstance(a, list) and isinstance(b, list)):
         return 0, repr(a), repr(b)
+    if field == "growth":
+        a, b = [list(zip(flat[::2], flat[1::2], strict=False)) for flat in (a, b)]
     for index, (old, new) in enumerate(zip_longest(a, b)):
         if old != new:
             row = old if old is not None else new
-            request = row[0] if isinstance(row, tuple) else row if isinstance(row, int) else 0
-            return request, f"[{index}] {old!r}", f"[{index}] {new!r}"
+            request: RequestId = row if isinstance(row, int) else row[0]
+            return request, _item(index, old), _item(index, new)
     return 0, repr(a), repr(b)
+
+
+def _item(index: int, row: object) -> str:
+    return f"[{index}] {'nothing' if row is None else repr(row)}"

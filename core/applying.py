@@ -30,12 +30,12 @@ class PlanApplier:
         for id, _ in plan.reject:
             request = state.requests[id]
             state.finish(request, "rejected", state.visible_tokens(request))
-        fits = self._preempt(plan)
+        fits = not plan.preempt or self._preempt(plan)
         for id in plan.hold:
             self._hold(state.requests[id])
         if plan.decode and state.group.members:
             fits = self._decode() and fits
-        if fits and self._resume(plan) and self._admit(plan):
+        if fits and (not plan.resume or self._resume(plan)) and (not plan.admit or self._admit(plan)):
             self._continue(plan)
         if not (launch.decode or launch.slices or launch.swap_out or launch.swap_in):
             return None

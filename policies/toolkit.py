@@ -80,8 +80,9 @@ def pack(
         seats = view.running_limit - view.running
     filler = _Filler(view, line, rank, mode, yields, seats, budget, need)
     filler.fill()
-    sent = {item.request for item in filler.preempt}
-    slices = [part for part in slices if part[0] not in sent]
+    if filler.preempt:
+        sent = {item.request for item in filler.preempt}
+        slices = [part for part in slices if part[0] not in sent]
     if slices or filler.changes():
         return StepPlan(
             decode=decode,

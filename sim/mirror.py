@@ -13,22 +13,36 @@ from stepwell.core.protocols import BatchShape
 from stepwell.core.types import FOREVER, RequestId
 
 
-class BatchMirror:
-    """Knows every request's true output length (``length_of``), which the scheduler never learns."""
+class _Row:
+    """A request: ``context`` tokens with KV and ``made`` output tokens, both less ``ticks`` while it is a member.
 
-    __slots__ = ("_context", "_end_ticks", "_ends", "_kv_tokens", "_length_of", "_made", "_members", "_ticks", "shape")
+    ``end_tick`` is the tick at which a member makes its last token; 0 once it has, or if it is no member.
+    """
+
+    __slots__ = ("context", "end_tick", "length", "made")
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.context = 0
+        self.made = 0
+        self.end_tick = 0
+
+
+class BatchMirror:
+    """Knows every request's true output length, which the scheduler never learns.
+
+    ``length_of`` says it, and 0 for a request that ended: a launch already on its way may still name that.
+    """
+
+    __slots__ = ("_ends", "_kv_tokens", "_length_of", "_members", "_rows", "_ticks", "shape")
 
     def __init__(self, length_of: Callable[[RequestId], int]) -> None:
         self._length_of = length_of
         self._ticks = 0
         self._kv_tokens = 0
-        self._members: dict[RequestId, tuple[int, int]] = {}
-        """Of a member: its context and its output tokens, both less ``ticks`` at the time it joined."""
-        self._context: dict[RequestId, int] = {}
-        self._made: dict[RequestId, int] = {}
-        """Output tokens of requests outside the group."""
-        self._end_ticks: dict[RequestId, int] = {}
-        self._ends: list[tuple[int, RequestId]] = []
+        self._rows: dict[RequestId, _Row] = {}
+        self._members: dict[RequestId, _Row] = {}
+        self._ends: list[tuple[int, RequestId, _Row]] = []
         self.shape = BatchShape()
         """The shape of the step applied last."""
 
@@ -38,82 +52,89 @@ class BatchMirror:
             self._leave(id)
         for id in launch.joined:
             self._join(id)
-        shape = BatchShape()
+        shape = self.shape = BatchShape()
         ended: list[RequestId] = []
         if launch.decode:
             shape.decode_requests = len(self._members)
             shape.kv_tokens = self._kv_tokens
-            ended = self._advance(1)
+            ended = self.repeat(1)
+        if launch.slices:
+            self._compute(launch, shape, ended)
+        if launch.swap_out or launch.swap_in:
+            shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
+        return ended
+
+    def _compute(self, launch: Launch, shape: BatchShape, ended: list[RequestId]) -> None:
+        rows = self._rows
         for id, start, tokens, samples in launch.slices:
             shape.prefill_tokens += tokens
             shape.prefill_requests += 1
             shape.kv_tokens += start
             if samples:
-                self._context[id] = start + tokens
-                made = self._made[id] = self._made.get(id, 0) + 1
-                if made >= self._length_of(id):
+                row = rows.get(id)
+                if row is None:
+                    length = self._length_of(id)
+                    if not length:
+                        continue
+                    row = rows[id] = _Row(length)
+                row.context = start + tokens
+                row.made += 1
+                if row.made >= row.length:
                     ended.append(id)
-        if launch.swap_out or launch.swap_in:
-            shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
-        self.shape = shape
         ended.sort()
-        return ended
 
     def quiet_ticks(self) -> int:
         """Further steps of the unchanged group up to and including the first that ends a member."""
         ends = self._ends
         while ends:
-            tick, id = ends[0]
-            if self._end_ticks.get(id) == tick:
+            tick, _, row = ends[0]
+            if row.end_tick == tick:
                 return tick - self._ticks
             heappop(ends)
         return FOREVER
 
     def repeat(self, steps: int) -> list[RequestId]:
         """The group runs ``steps`` more steps; returns those who end in the last of them (none ends before)."""
-        ended = self._advance(steps)
-        ended.sort()
+        ticks = self._ticks = self._ticks + steps
+        self._kv_tokens += steps * len(self._members)
+        ends = self._ends
+        ended: list[RequestId] = []
+        while ends and ends[0][0] <= ticks:
+            tick, id, row = heappop(ends)
+            if row.end_tick == tick:
+                row.end_tick = 0
+                ended.append(id)
         return ended
 
     def release(self, id: RequestId) -> None:
         """The request ended.  If it is in the group, the next launch says that it left."""
-        self._end_ticks.pop(id, None)
-        self._made.pop(id, None)
-        self._context.pop(id, None)
+        row = self._rows.pop(id, None)
+        if row is not None:
+            row.end_tick = 0
 
     def reset(self) -> None:
         """A step failed: nothing is on the device any more.  Output tokens made before are kept."""
         for id in list(self._members):
             self._leave(id)
 
-    def _advance(self, steps: int) -> list[RequestId]:
-        ticks = self._ticks = self._ticks + steps
-        self._kv_tokens += steps * len(self._members)
-        ended: list[RequestId] = []
-        ends = self._ends
-        while ends and ends[0][0] <= ticks:
-            tick, id = heappop(ends)
-            if self._end_ticks.get(id) == tick:
-                del self._end_ticks[id]
-                ended.append(id)
-        return ended
-
     def _join(self, id: RequestId) -> None:
-        context = self._context.pop(id, None)
-        if context is None:
+        row = self._rows.get(id)
+        if row is None:
             # It ended (its client left) between sampling and joining; the next launch takes it out again.
             return
-        made = self._made.pop(id)
-        self._members[id] = (context - self._ticks, made - self._ticks)
-        self._kv_tokens += context
-        tick = self._end_ticks[id] = self._ticks + self._length_of(id) - made
-        heappush(self._ends, (tick, id))
+        ticks = self._ticks
+        self._kv_tokens += row.context
+        tick = row.end_tick = ticks + row.length - row.made
+        row.context -= ticks
+        row.made -= ticks
+        self._members[id] = row
+        heappush(self._ends, (tick, id, row))
 
     def _leave(self, id: RequestId) -> None:
-        member = self._members.pop(id, None)
-        if member is None:
-            return
-        context, made = member
-        self._kv_tokens -= context + self._ticks
-        if self._end_ticks.pop(id, None) is not None:
-            self._made[id] = made + self._ticks
+        row = self._members.pop(id, None)
+        if row is not None:
+            ticks = self._ticks
+            row.context += ticks
+            row.made += ticks
+            row.end_tick = 0
+            self._kv_tokens -= row.context

@@ -1,0 +1,50 @@
+"""``stepwell config``: is a configuration right, and what does it come to?"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from stepwell.core.build import build_scheduler
+from stepwell.core.config_load import Resolved
+from stepwell.core.registry import complete, make_cost_model
+from stepwell.sim.scenario import read_scenario
+
+HELP = "Check a configuration, or show it with every value and where that came from."
+
+EXAMPLES = """\
+examples:
+  stepwell config check scenario.toml
+  stepwell config show                               every default
+  stepwell config show scenario.toml --set scheduler.policy=swap > resolved.toml
+
+The strongest layer wins: --set, then the environment (STEPWELL__SCHEDULER__POLICY=swap), the file, the default.
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="what", required=True, metavar="check|show")
+    for name, text in (("check", "one line, exit status 2 if it is wrong"), ("show", "the whole tree as TOML")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("file", nargs="?" if name == "show" else None, metavar="FILE")
+        command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+
+
+def run(args: argparse.Namespace) -> int:
+    resolved = read_scenario(args.file, overrides=args.set, environ=os.environ)
+    config = complete(resolved.config)
+    for note in resolved.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if args.what == "show":
+        print(Resolved(config, resolved.origins, resolved.file).to_toml(), end="")
+        return 0
+    make_cost_model(config.cost)
+    build_scheduler(config)
+    scheduler, memory = config.scheduler, config.memory
+    classes = ", ".join(each.name for each in config.classes)
+    print(
+        f"{args.file} is right: policy {scheduler.policy}, allocator {memory.allocator}, {memory.pages} pages of"
+        f" {memory.page_size} tokens, classes {classes}; digest {config.digest[:12]}"
+    )
+    return 0

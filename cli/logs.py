@@ -1,0 +1,39 @@
+"""Logging of the command line: structlog on stderr, so that stdout stays the answer."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+LEVELS: tuple[Level, ...] = ("debug", "info", "warning", "error")
+
+_least: list[Level] = ["warning"]
+_ready: list[Level] = []
+
+
+def set_level(level: Level) -> None:
+    """Show lines of at least ``level``."""
+    _least[:] = [level]
+
+
+def log(level: Level, event: str, **values: object) -> None:
+    """One log line.  structlog is imported and configured when the first one is to be shown."""
+    if LEVELS.index(level) < LEVELS.index(_least[0]):
+        return
+    import structlog  # lazy: start-up
+
+    if _ready != _least:
+        structlog.configure(
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, _least[0].upper())),
+            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+            cache_logger_on_first_use=False,
+        )
+        _ready[:] = _least
+    getattr(structlog.get_logger("stepwell"), level)(event, **values)

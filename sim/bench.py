@@ -1,0 +1,266 @@
+"""Measures the scheduler and the simulator on this machine, as numbers with units.
+
+Every line that comes out is a flat table.  ``machine`` lines say how fast plain Python runs here, so that figures of
+different machines can be compared; times of the scheduler are medians by the wall clock, speeds of the simulator go by
+processor time of its loop.
+"""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median, quantiles
+
+import msgspec
+
+from stepwell.core.build import build_scheduler
+from stepwell.core.config import Config, JournalConfig, MemoryConfig, SchedulerConfig, validate
+from stepwell.core.errors import UserError
+from stepwell.core.events import Event, StepDone, Submitted
+from stepwell.core.instructions import Admitted, Instruction, Launch
+from stepwell.core.scheduler import Scheduler
+from stepwell.core.types import FOREVER, RequestId
+from stepwell.sim.run import Result, simulate
+from stepwell.sim.workload.generate import common_workload
+from stepwell.sim.workload.request import Workload
+from stepwell.sim.workload.trace import read_trace
+from stepwell.sim.workload.transform import scale_rate
+
+Line = dict[str, object]
+
+RUNNING = (64, 256, 1024)
+WAITING = (100, 10_000, 100_000)
+STEPS = 2_000
+"""Timed steps a figure; the first tenth as many more warm up."""
+
+LOADS = (0.9, 0.3)
+REPEATS = 3
+ENOUGH_S = 10.0
+"""A figure that has taken so long is not repeated once more."""
+
+MOONCAKE = "mooncake_fast25_conversation.jsonl"
+MOONCAKE_SATURATED = 1.11
+"""Requests/s that ``fcfs`` completes of the whole trace in the default pool when all arrive at once.  Its longest
+prompts almost fill that pool alone, so a smaller one would refuse some."""
+
+_PAGE = 16
+_STEP_NS = 10_000_000
+
+
+def machine() -> Line:
+    """How fast a fixed loop of plain Python runs: the yardstick for everything else."""
+    rounds = 300_000
+    best_ns = min(_spin(rounds) for _ in range(5))
+    return {
+        "bench": "machine",
+        "loop_ns_per_iteration": round(best_ns / rounds, 2),
+        "python": platform.python_version(),
+        "implementation": sys.implementation.name,
+    }
+
+
+def _spin(rounds: int) -> int:
+    value = 0
+    start_ns = time.process_time_ns()
+    for index in range(rounds):
+        value = (value * 31 + index) & 0xFFFF
+    return time.process_time_ns() - start_ns
+
+
+def rss_mb() -> float:
+    """The most memory that this process has had so far."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10), 1)
+
+
+# ------------------------------------------------------------------------------------------------ scheduler
+
+
+def bench_scheduler(policy: str = "fcfs", *, steps: int = STEPS) -> Iterator[Line]:
+    """Cost of a steady decode step by requests running, and of a step in which things change by requests waiting."""
+    yield machine()
+    seen: list[int] = []
+    for running in RUNNING:
+        asked = _Drive(policy, running, steps, honour_repeats=False)
+        asked_us = asked.steady(steps)
+        drive = _Drive(policy, running, steps)
+        steady_us = drive.steady(steps)
+        if drive.running in seen:
+            continue  # the policy has a limit of its own (static batching)
+        seen.append(drive.running)
+        yield {
+            "bench": "scheduler",
+            "policy": policy,
+            "running": drive.running,
+            "waiting": 0,
+            "steady_p50_us": _p50(steady_us),
+            "steady_p99_us": _p99(steady_us),
+            "steady_asked_p50_us": _p50(asked_us),
+            "steps": steps,
+            "rss_mb": rss_mb(),
+        }
+    for waiting in WAITING:
+        drive = _Drive(policy, 256, steps, waiting=waiting)
+        change_us = drive.changing(steps)
+        yield {
+            "bench": "scheduler",
+            "policy": policy,
+            "running": drive.running,
+            "waiting": waiting,
+            "change_p50_us": _p50(change_us),
+            "change_p99_us": _p99(change_us),
+            "steps": steps,
+            "rss_mb": rss_mb(),
+        }
+
+
+class _Drive:
+    """A scheduler with real page tables, brought to where everybody decodes."""
+
+    def __init__(self, policy: str, running: int, steps: int, *, waiting: int = 0, honour_repeats: bool = True) -> None:
+        pages = running * ((700 + steps * 2) // _PAGE)
+        config = validate(
+            Config(
+                scheduler=SchedulerConfig(policy=policy, running_limit=running, max_waiting=1 << 20),
+                memory=MemoryConfig(pages=pages, page_size=_PAGE, host_pages=pages),
+            )
+        )
+        self.scheduler: Scheduler = build_scheduler(config, honour_repeats=honour_repeats)
+        self._now_ns = 0
+        self._next: RequestId = 1
+        self._step = 0
+        self._admitted: deque[RequestId] = deque()
+        self._submit(running)
+        state = self.scheduler.state
+        quiet = 0
+        while quiet < 4:
+            admitted = len(self._admitted)
+            self._done([])
+            busy = state.loose or len(self._admitted) > admitted
+            quiet = 0 if busy else quiet + 1
+        self.running = len(state.group.members)
+        self._submit(waiting)
+
+    def steady(self, steps: int) -> list[float]:
+        """Microseconds of each of ``steps`` steps in which nothing but decoding happens."""
+        times = [self._done([]) for _ in range(steps // 10 + steps)]
+        return times[-steps:]
+
+    def changing(self, steps: int) -> list[float]:
+        """Microseconds of an arrival and of a step's end with one request ending and another admitted, together."""
+        times = []
+        for _ in range(steps // 10 + steps):
+            arrival_us = self._handle([self._arrival()])
+            oldest = self._admitted.popleft()
+            times.append(arrival_us + self._done([oldest]))
+        return times[-steps:]
+
+    def _submit(self, count: int) -> None:
+        for _ in range(count):
+            self._handle([self._arrival()])
+
+    def _arrival(self) -> Submitted:
+        id = self._next
+        self._next += 1
+        return Submitted(id, 480 + id * 7 % 41, FOREVER)
+
+    def _done(self, ended: list[RequestId]) -> float:
+        self._now_ns += _STEP_NS
+        return self._handle([StepDone(self._step, ended, _STEP_NS)])
+
+    def _handle(self, events: list[Event]) -> float:
+        now_ns = self._now_ns
+        handle = self.scheduler.handle
+        start_ns = time.perf_counter_ns()
+        out = handle(now_ns, events)
+        took_ns = time.perf_counter_ns() - start_ns
+        self._follow(out)
+        return took_ns / 1000
+
+    def _follow(self, out: list[Instruction]) -> None:
+        for item in out:
+            if isinstance(item, Launch):
+                self._step = item.step
+            elif isinstance(item, Admitted):
+                self._admitted.append(item.request)
+
+
+def _p50(times_us: list[float]) -> float:
+    return round(median(times_us), 2)
+
+
+def _p99(times_us: list[float]) -> float:
+    return round(quantiles(times_us, n=100)[98], 2)
+
+
+# ------------------------------------------------------------------------------------------------ simulator
+
+
+def bench_sim(
+    policy: str = "fcfs", *, requests: int = 100_000, repeats: int = REPEATS, traces: Path | None = None
+) -> Iterator[Line]:
+    """Speed of the simulator with per-request metrics, with and without a journal."""
+    if requests < 2 or repeats < 1:
+        raise UserError(f"must be at least 2 requests and 1 repeat, not {requests} and {repeats}", field="requests")
+    yield machine()
+    config = validate(
+        Config(
+            scheduler=SchedulerConfig(policy=policy, max_waiting=1 << 30, max_waiting_tokens=1 << 36),
+            journal=JournalConfig(keep_segments=0),
+        )
+    )
+    with tempfile.TemporaryDirectory(prefix="stepwell-bench-") as folder:
+        journal = Path(folder) / "bench.jsonl"
+        for load in LOADS:
+            workload = common_workload(requests, load)
+            for path in (None, journal):
+                line: Line = {"bench": "sim", "policy": policy, "workload": "common", "load": load}
+                yield line | _speed(config, workload, path, repeats)
+        file = traces / MOONCAKE if traces is not None else None
+        if file is None or not file.is_file():
+            yield {"bench": "sim", "workload": MOONCAKE, "skipped": f"not found in {traces or 'any folder given'}"}
+            return
+        whole = read_trace(file, debucket=True)
+        workload = scale_rate(whole, 0.9 * MOONCAKE_SATURATED / whole.profile().rate_per_s)
+        for path in (None, journal):
+            line = {"bench": "sim", "policy": policy, "workload": MOONCAKE, "load": 0.9}
+            yield line | _speed(config, workload, path, repeats)
+
+
+def _speed(config: Config, workload: Workload, journal: Path | None, repeats: int) -> Line:
+    results: list[Result] = []
+    speeds: list[float] = []
+    start_s = time.monotonic()
+    while len(speeds) < repeats and not (speeds and time.monotonic() - start_s > ENOUGH_S):
+        result = simulate(config, workload=workload, journal=journal)
+        speeds.append(len(workload) / max(result.cpu_s, 1e-9))
+        results = [result]
+    summary = results[0].summary
+    middle = median(speeds)
+    return {
+        "journal": journal is not None,
+        "requests": len(workload),
+        "requests_per_s": round(middle),
+        "requests_per_s_best": round(max(speeds)),
+        "steps_per_s": round(middle * summary.steps / len(workload)),
+        "steps": summary.steps,
+        "preemptions": summary.preemptions_swap + summary.preemptions_recompute,
+        "journal_bytes_per_request": round(_size(journal) / len(workload)) if journal is not None else 0,
+        "repeats": len(speeds),
+        "rss_mb": rss_mb(),
+    }
+
+
+def _size(journal: Path) -> int:
+    return sum(each.stat().st_size for each in journal.parent.glob(f"{journal.stem}*{journal.suffix}"))
+
+
+def as_json(line: Line) -> str:
+    """A line as ``--json`` prints it."""
+    return msgspec.json.encode(line).decode()

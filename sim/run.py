@@ -1,0 +1,147 @@
+"""One simulation from configuration to result; for notebooks, sweeps and the command line alike.
+
+    from stepwell.sim.run import simulate
+    result = simulate("scenario.toml", overrides=["scheduler.policy=swap"])
+    print(result.summary.all.ttft_ms.p99, result.summary.all.slo_attainment)
+    slow = [each for each in result.metrics.requests.values() if each.preemptions > 2]
+
+The scenario may also be a ``Config`` made in Python, or nothing at all (every default).  ``workload`` replaces the one
+that the configuration names.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+import stepwell
+from stepwell.core.build import build_scheduler
+from stepwell.core.config import Config, validate
+from stepwell.core.config_load import Resolved
+from stepwell.core.errors import InvariantError, UserError
+from stepwell.core.journal import Header
+from stepwell.core.journal_file import JournalWriter
+from stepwell.core.registry import complete, make_cost_model
+from stepwell.core.scheduler import Scheduler
+from stepwell.core.snapshot import capture
+from stepwell.sim.loop import Observer, Simulator
+from stepwell.sim.metrics import RunMetrics
+from stepwell.sim.scenario import check_classes, fit_keys, load_workload, read_scenario
+from stepwell.sim.summary import Summary, summarise
+from stepwell.sim.workload.request import Workload
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run was.  ``cpu_s`` is what the loop took of the processor; nothing else here depends on the machine.
+
+    ``lost_turns`` is above 0 if the journal's disk was full.
+    """
+
+    config: Config
+    workload: Workload
+    metrics: RunMetrics
+    summary: Summary
+    cpu_s: float = 0.0
+    lost_turns: int = 0
+
+
+def simulate(
+    scenario: Config | Resolved | str | os.PathLike[str] | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    workload: Workload | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    observers: Sequence[Observer] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Run a scenario to its end.
+
+    ``overrides`` are written ``scheduler.policy=swap``; ``journal`` is a file to record every decision in;
+    ``observers`` see every turn; ``progress`` is told now and then how many requests have arrived.  Raises
+    ``UserError`` for a scenario that cannot be run and ``PolicyError`` for a policy that breaks a rule.
+    """
+    resolved = _resolved(scenario, overrides)
+    requests = load_workload(resolved) if workload is None else workload
+    config = complete(resolved.config)
+    check_classes(requests, config)
+    scheduler = build_scheduler(config)
+    allocator = scheduler.state.allocator
+    requests = fit_keys(requests, config.memory.page_size, wanted=getattr(allocator, "reuses_prefixes", False))
+    metrics = RunMetrics()
+    writer = open_writer(Path(journal), config, scheduler) if journal is not None else None
+    watching: list[Observer] = [*([writer.observe] if writer else []), metrics.observe, *observers]
+    try:
+        simulator = Simulator(scheduler, make_cost_model(config.cost), requests.requests, observers=watching)
+        with quiet_collector():
+            start = time.process_time()
+            simulator.run(progress)
+            cpu_s = time.process_time() - start
+    except InvariantError as error:
+        where = f"; the journal up to there is {writer.path}" if writer else ""
+        raise InvariantError(f"{error}{where}") from error
+    finally:
+        if writer:
+            writer.close()
+    return Result(
+        config,
+        requests,
+        metrics,
+        summarise(metrics, config),
+        cpu_s=cpu_s,
+        lost_turns=writer.lost_turns if writer else 0,
+    )
+
+
+def open_writer(path: Path, config: Config, scheduler: Scheduler) -> JournalWriter:
+    """A journal for a simulation under ``config`` (complete, as its digest identifies the run)."""
+    header = Header(
+        version=stepwell.__version__,
+        shell="sim",
+        digest=config.digest,
+        policy=scheduler.policy_name,
+        options=dict(scheduler.policy_options),
+        seed=config.scheduler.seed,
+        config=msgspec.to_builtins(config),
+    )
+    try:
+        return JournalWriter(
+            path,
+            header,
+            lambda: msgspec.json.encode(capture(scheduler)),
+            segment_bytes=config.journal.segment_mib * _MIB,
+            keep_segments=config.journal.keep_segments,
+        )
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}", field="journal") from None
+
+
+@contextmanager
+def quiet_collector() -> Iterator[None]:
+    """No cyclic garbage collection for a while: the loop makes no cycles, and looking for some takes time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _resolved(scenario: Config | Resolved | str | os.PathLike[str] | None, overrides: Sequence[str]) -> Resolved:
+    if isinstance(scenario, Config | Resolved):
+        if overrides:
+            raise UserError(
+                "go with a file or with nothing; change a Config with msgspec.structs.replace", field="overrides"
+            )
+        return scenario if isinstance(scenario, Resolved) else Resolved(validate(scenario), {})
+    return read_scenario(Path(scenario) if scenario is not None else None, overrides=overrides)

@@ -1,0 +1,140 @@
+"""From a configuration to the requests that a simulation serves, ready for the scheduler.
+
+``[workload]`` of the configuration, by ``kind``:
+
+- ``builtin``: the built-in demonstration; ``settings`` replace values of it (``settings.count = 500``);
+- ``common``: the workload on which simulators are compared, likewise;
+- ``generate``: ``settings`` are a whole ``generate.Synthetic``;
+- ``trace``: the file ``trace``, by the rules of ``workload.trace``.
+
+Then, in this order: the first ``limit`` requests are kept, and arrivals are scaled to ``rate`` requests a second.  A
+setting that the kind does not use is refused rather than ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepwell.core.config import Config, WorkloadConfig
+from stepwell.core.config_load import Resolved, resolve
+from stepwell.core.errors import UserError
+from stepwell.core.schema import convert
+from stepwell.sim.workload.builtin import DEMO
+from stepwell.sim.workload.generate import Synthetic, common_options, generate
+from stepwell.sim.workload.request import Workload
+from stepwell.sim.workload.trace import read_trace
+from stepwell.sim.workload.transform import limit, page_keys, scale_rate
+
+_SETTINGS = "workload.settings"
+_TRACE_ONLY = ("format", "debucket", "skip_bad")
+_PLUGINS = (("scheduler", "policy"), ("memory", "allocator"), ("cost", "model"))
+
+
+def read_scenario(
+    file: str | Path | None = None, *, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> Resolved:
+    """The configuration of a simulation from all its layers.
+
+    Plugin files that the configuration file names are made to count from where the program runs, so that the tree can
+    be written into a journal and built again from there.
+    """
+    resolved = resolve(file, overrides=overrides, environ=environ)
+    config = resolved.config
+    for section, key in _PLUGINS:
+        table = getattr(config, section)
+        name = getattr(table, key)
+        place = name.rpartition(":")[0]
+        if place.endswith(".py") or "/" in place:
+            rooted = str(resolved.base(f"{section}.{key}") / name)
+            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: rooted})})
+    return msgspec.structs.replace(resolved, config=config)
+
+
+def load_workload(resolved: Resolved) -> Workload:
+    """The requests that the configuration asks for; raises ``UserError`` if it asks for none that can be served."""
+    asked = resolved.config.workload
+    if asked.kind == "trace":
+        if asked.settings:
+            raise UserError("are of generated workloads; a trace has none", field=_SETTINGS)
+        workload = read_trace(
+            resolved.trace_path(),
+            format=None if asked.format == "auto" else asked.format,
+            limit=asked.limit or None,
+            skip_bad=asked.skip_bad,
+            debucket=asked.debucket,
+        )
+    else:
+        workload = _generated(asked)
+    if asked.rate:
+        workload = _at_rate(workload, asked.rate)
+    check_classes(workload, resolved.config)
+    return workload
+
+
+def check_classes(workload: Workload, config: Config) -> None:
+    """Refuse requests of a class that the configuration does not define: the scheduler would reject every one."""
+    known = {each.name for each in config.classes}
+    strange = sorted({each.klass for each in workload.requests} - known)
+    if strange:
+        raise UserError(
+            f"the workload has requests of class {', '.join(map(repr, strange))}, which is not defined;"
+            f" defined: {', '.join(sorted(known))}. Add a [[classes]] table with that name",
+            field="classes",
+        )
+
+
+def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
+    """Requests keyed by page, as the scheduler takes them; without keys if nobody would look at them.
+
+    Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.
+    """
+    if not workload.key_tokens:
+        return workload
+    requests = []
+    for each in workload.requests:
+        keys = page_keys(each, workload.key_tokens, page_size) if wanted else []
+        requests.append(msgspec.structs.replace(each, keys=keys))
+    note = "" if wanted else "the trace tells shared prefixes, but this allocator reuses none: they were left out"
+    return msgspec.structs.replace(
+        workload,
+        requests=requests,
+        key_tokens=page_size if wanted else workload.key_tokens,
+        notes=[*workload.notes, *([note] if note else [])],
+    )
+
+
+def _generated(asked: WorkloadConfig) -> Workload:
+    for key in _TRACE_ONLY:
+        if getattr(asked, key) != getattr(WorkloadConfig(), key):
+            raise UserError(f"is for traces; workload.kind is {asked.kind!r}", field=f"workload.{key}")
+    under = {"builtin": DEMO, "common": common_options()}.get(asked.kind)
+    tree = _merged(msgspec.to_builtins(under) if under is not None else {}, asked.settings)
+    options = convert(tree, Synthetic, field=_SETTINGS)
+    try:
+        workload = generate(options)
+    except UserError as error:
+        raise UserError(error.message, field=f"{_SETTINGS}.{error.field}") from None
+    return limit(workload, asked.limit) if asked.limit else workload
+
+
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` upon ``under``, table by table; lists are replaced whole."""
+    tree = dict(under)
+    for key, value in over.items():
+        below = tree.get(key)
+        tree[key] = _merged(below, value) if isinstance(below, dict) and isinstance(value, Mapping) else value
+    return tree
+
+
+def _at_rate(workload: Workload, rate: float) -> Workload:
+    present = workload.profile().rate_per_s
+    if not present:
+        raise UserError("cannot be set: all requests of the workload arrive at one time", field="workload.rate")
+    try:
+        return scale_rate(workload, rate / present)
+    except UserError as error:
+        raise UserError(f"from {present:g} requests/s: {error.message}", field="workload.rate") from None

@@ -1,0 +1,205 @@
+"""The numbers of a run, from what its requests went through.  A run, and a journal of it, give the same bytes.
+
+Rules, which nothing else repeats:
+
+- **Run time** goes from the first arrival to the end of the last request (to the last event, if some never ended).
+- **TTFT** is over requests that got a first token; **ITL** over all tokens after a first one; **TPOT** (two tokens or
+  more) and **E2E** over completed requests, that is those that ended with ``stop`` or ``length``.
+- Percentiles are nearest rank (``sim.stats``), means are exact sums divided once.
+- **Output tokens** are those that count as the answer of requests that ended, whatever the reason.
+- A request **met its objectives** if it completed, its TTFT was at most its class's ``ttft_ms``, and its TPOT at most
+  ``tpot_ms`` (0: no objective; a single token has no TPOT to miss).
+- **SLO attainment** is the share of offered requests that met theirs.  Rejected, expired and failed ones missed.  One
+  that its client cancelled, or that the end of the run cut off, missed if it had by then: a first token late or
+  overdue, or (cancelled only) a TPOT too high so far.  Otherwise nobody knows, and it is left out of the share.
+- **Goodput** is requests that met their objectives per second of run time.
+- **Recompute tax** is recomputed over computed token positions; **KV utilisation** pages in use over all pages,
+  weighted by time; **device busy** the share of the run time in which a step was executing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from stepwell.core.config import ClassConfig, Config
+from stepwell.core.types import NS_PER_MS, NS_PER_S
+from stepwell.sim.metrics import RequestRecord, RunMetrics, TokenGaps
+from stepwell.sim.stats import percentiles
+
+QUANTILES = (0.5, 0.9, 0.99)
+COMPLETED = ("stop", "length")
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A latency in milliseconds over ``count`` values; nothing where there is no value."""
+
+    count: int
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+
+
+class ClassSummary(msgspec.Struct, frozen=True):
+    """Requests of one class, or all of them.  ``judged`` of the ``offered`` ones count for ``slo_attainment``."""
+
+    name: str
+    offered: int
+    completed: int
+    judged: int
+    met_slo: int
+    slo_attainment: float | None
+    goodput_per_s: float
+    output_tokens: int
+    preemptions: int
+    ttft_ms: Spread
+    itl_ms: Spread
+    tpot_ms: Spread
+    e2e_ms: Spread
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """See the module.  ``ended`` counts requests by the reason they ended for, ``rejected`` the refused by code.
+
+    ``kv_utilisation`` is missing where the record does not begin with an empty device.
+    """
+
+    policy: str
+    duration_s: float
+    offered: int
+    ended: dict[str, int]
+    rejected: dict[str, int]
+    unfinished: int
+    steps: int
+    failed_steps: int
+    requests_per_s: float
+    """Completed ones."""
+    output_tokens_per_s: float
+    preemptions_swap: int
+    preemptions_recompute: int
+    computed_tokens: int
+    recomputed_tokens: int
+    recompute_tax: float
+    kv_utilisation: float | None
+    device_busy: float
+    all: ClassSummary
+    classes: list[ClassSummary]
+
+
+def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> Summary:
+    """The summary of what ``metrics`` saw.  ``partial``: the record began when the device was already in use."""
+    records = list(metrics.requests.values())
+    unfinished = sum(not each.reason for each in records)
+    start_ns = min((each.arrival_ns for each in records), default=0)
+    end_ns = metrics.end_ns if unfinished else max((each.finished_ns for each in records), default=0)
+    span_ns = end_ns - start_ns
+    pages_ns = config.memory.pages * span_ns
+    ended: dict[str, int] = {}
+    for each in records:
+        if each.reason:
+            ended[each.reason] = ended.get(each.reason, 0) + 1
+    known = {each.name: each for each in config.classes}
+    judge = _Judge(known, end_ns)
+    everybody = _class("all", records, list(metrics.gaps.values()), judge, span_ns)
+    return Summary(
+        policy=config.scheduler.policy,
+        duration_s=span_ns / NS_PER_S,
+        offered=len(records),
+        ended=dict(sorted(ended.items())),
+        rejected=dict(sorted(metrics.refused.items())),
+        unfinished=unfinished,
+        steps=metrics.steps,
+        failed_steps=metrics.failed_steps,
+        requests_per_s=_per_s(everybody.completed, span_ns),
+        output_tokens_per_s=_per_s(everybody.output_tokens, span_ns),
+        preemptions_swap=metrics.swaps,
+        preemptions_recompute=metrics.recomputes,
+        computed_tokens=metrics.computed_tokens,
+        recomputed_tokens=metrics.recomputed_tokens,
+        recompute_tax=metrics.recomputed_tokens / metrics.computed_tokens if metrics.computed_tokens else 0.0,
+        kv_utilisation=metrics.kv_page_ns / pages_ns if pages_ns and not partial else None,
+        device_busy=metrics.busy_ns / span_ns if span_ns else 0.0,
+        all=everybody,
+        classes=[
+            _class(name, [each for each in records if each.klass == name], [metrics.gaps[name]], judge, span_ns)
+            for name in known
+            if name in metrics.gaps
+        ],
+    )
+
+
+class _Judge:
+    """Says whether a request met the objectives of its class: yes, no, or nobody knows."""
+
+    def __init__(self, classes: dict[str, ClassConfig], end_ns: int) -> None:
+        self._limits = {name: (each.ttft_ns, each.tpot_ns) for name, each in classes.items()}
+        self._end_ns = end_ns
+
+    def met(self, record: RequestRecord) -> bool | None:
+        if record.reason not in (*COMPLETED, "cancelled", ""):
+            return False
+        ttft_ns, tpot_ns = self._limits.get(record.klass, (0, 0))
+        left_ns = record.finished_ns if record.reason else self._end_ns
+        waited_ns = (record.first_token_ns or left_ns) - record.arrival_ns
+        if ttft_ns and waited_ns > ttft_ns:
+            return False
+        gaps = record.tokens - 1
+        if tpot_ns and gaps > 0 and record.last_token_ns - record.first_token_ns > tpot_ns * gaps:
+            return False
+        return True if record.reason in COMPLETED else None
+
+
+def _class(
+    name: str, records: Sequence[RequestRecord], gaps: Sequence[TokenGaps], judge: _Judge, span_ns: int
+) -> ClassSummary:
+    completed = [each for each in records if each.reason in COMPLETED]
+    verdicts = [judge.met(each) for each in records]
+    judged, met = sum(each is not None for each in verdicts), sum(each is True for each in verdicts)
+    return ClassSummary(
+        name=name,
+        offered=len(records),
+        completed=len(completed),
+        judged=judged,
+        met_slo=met,
+        slo_attainment=met / judged if judged else None,
+        goodput_per_s=_per_s(met, span_ns),
+        output_tokens=sum(each.tokens for each in records),
+        preemptions=sum(each.preemptions for each in records),
+        ttft_ms=spread(each.first_token_ns - each.arrival_ns for each in records if each.first_token_ns),
+        itl_ms=_gap_spread(gaps),
+        tpot_ms=spread(tpot_ns(each) for each in completed if each.tokens >= 2),
+        e2e_ms=spread(each.last_token_ns - each.arrival_ns for each in completed),
+    )
+
+
+def tpot_ns(record: RequestRecord) -> float:
+    """Time per output token after the first; of a request with two tokens or more."""
+    return (record.last_token_ns - record.first_token_ns) / (record.tokens - 1)
+
+
+def spread(values_ns: Iterable[float]) -> Spread:
+    """Mean and percentiles of times in nanoseconds, each value counting once."""
+    values = list(values_ns)
+    if not values:
+        return Spread(0)
+    return Spread(len(values), sum(values) / len(values) / NS_PER_MS, *_ms(percentiles(values, QUANTILES)))
+
+
+def _gap_spread(gaps: Sequence[TokenGaps]) -> Spread:
+    values = [gap for each in gaps for gap in each.gaps_ns]
+    counts = [count for each in gaps for count in each.counts]
+    total = sum(counts)
+    if not total:
+        return Spread(0)
+    mean_ns = sum(gap * count for gap, count in zip(values, counts, strict=True)) / total
+    return Spread(total, mean_ns / NS_PER_MS, *_ms(percentiles(values, QUANTILES, counts)))
+
+
+def _ms(values: Sequence[float | None]) -> list[float | None]:
+    return [None if each is None else each / NS_PER_MS for each in values]
+
+
+def _per_s(count: int, span_ns: int) -> float:
+    return count * NS_PER_S / span_ns if span_ns else 0.0

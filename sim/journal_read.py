@@ -58,9 +58,8 @@ def stretches(path: Path) -> list[Stretch]:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     found: list[Stretch] = []
     for segment in segments:
-        # After a gap comes a segment whose snapshot was taken behind it and whose first record tells of it.
         follows = bool(found) and segment.header.segment == found[-1].segments[-1].header.segment + 1
-        if follows and not isinstance(next(segment.records(), None), Gap):
+        if follows and not segment.after_gap:
             found[-1].segments.append(segment)
         else:
             found.append(Stretch([segment]))

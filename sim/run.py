@@ -11,11 +11,9 @@ that the configuration names.
 
 from __future__ import annotations
 
-import gc
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,10 +80,9 @@ def simulate(
     watching: list[Observer] = [*([writer.observe] if writer else []), metrics.observe, *observers]
     try:
         simulator = Simulator(scheduler, make_cost_model(config.cost), requests.requests, observers=watching)
-        with quiet_collector():
-            start = time.process_time()
-            simulator.run(progress)
-            cpu_s = time.process_time() - start
+        start = time.process_time()
+        simulator.run(progress)
+        cpu_s = time.process_time() - start
     except InvariantError as error:
         where = f"; the journal up to there is {writer.path}" if writer else ""
         raise InvariantError(f"{error}{where}") from error
@@ -123,18 +120,6 @@ def open_writer(path: Path, config: Config, scheduler: Scheduler) -> JournalWrit
         )
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}", field="journal") from None
-
-
-@contextmanager
-def quiet_collector() -> Iterator[None]:
-    """No cyclic garbage collection for a while: the loop makes no cycles, and looking for some takes time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _resolved(scenario: Config | Resolved | str | os.PathLike[str] | None, overrides: Sequence[str]) -> Resolved:

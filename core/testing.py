@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from stepwell.core.testing_memory import allocator_machine
+from stepwell.core.testing_play import ConformanceError
+from stepwell.core.testing_policy import check_policy
 
-__all__ = ["allocator_machine"]
+__all__ = ["ConformanceError", "allocator_machine", "check_policy"]

@@ -1,0 +1,180 @@
+"""A scheduler and a suspicious device (``Executor``) on one clock: whoever drives only says what happens next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stepwell.core import registry
+from stepwell.core.config import MemoryConfig
+from stepwell.core.events import (
+    Cancel,
+    Event,
+    RunDone,
+    StepDone,
+    StepFailed,
+    Stop,
+    Submitted,
+    Timer,
+    UsePolicy,
+    in_order,
+)
+from stepwell.core.invariants import check_state
+from stepwell.core.limits import SchedulerLimits
+from stepwell.core.protocols import SchedulerPolicy
+from stepwell.core.scheduler import Scheduler
+from stepwell.tests.stateful.chaos import Chaos
+from stepwell.tests.stateful.executor import Executor, Row, must
+from stepwell.tests.stateful.kv_memory import Memory
+
+POLICIES = ("fcfs", "swap", "chat-batch", "static", "chaos")
+ALLOCATORS = ("paged", "contiguous")
+OPTIONS: dict[str, dict[str, object]] = {"chat-batch": {"aging_s": 2e-6}, "static": {"batch_size": 3}}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The size of a world; all of it small, so that everything runs short of everything."""
+
+    policy: str = "fcfs"
+    allocator: str = "paged"
+    depth: int = 1
+    pages: int = 6
+    page_size: int = 2
+    host_pages: int = 4
+    token_budget: int = 8
+    running_limit: int = 4
+    max_preemptions: int = 2
+    max_failures: int = 2
+    max_waiting: int = 12
+    rejects: bool = False
+    honour_repeats: bool = True
+    seed: int = 0
+
+
+@dataclass
+class World:
+    """``send`` is the only way in.  Every law is checked after each batch of events."""
+
+    setup: Setup
+    now_ns: int = 0
+    last_id: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        it = self.setup
+        memory = MemoryConfig(allocator=it.allocator, pages=it.pages, page_size=it.page_size, host_pages=it.host_pages)
+        limits = SchedulerLimits(
+            token_budget=max(it.token_budget, it.running_limit),
+            running_limit=it.running_limit,
+            depth=it.depth,
+            max_preemptions=it.max_preemptions,
+            max_failures=it.max_failures,
+            max_waiting=it.max_waiting,
+            seed=it.seed,
+        )
+        self.scheduler = Scheduler(
+            limits,
+            registry.make_allocator(memory),
+            self.make_policy,
+            it.policy,
+            OPTIONS.get(it.policy),
+            honour_repeats=it.honour_repeats,
+        )
+        self.device = Executor(limits, Memory(it.pages, it.page_size, it.host_pages), it.pages * it.page_size)
+        self.device.rejects = it.rejects
+
+    def make_policy(self, name: str, options: dict[str, object]) -> SchedulerPolicy:
+        if name == "chaos":
+            return Chaos(self.setup.seed, rejects=self.setup.rejects)
+        return registry.make_policy(name, options)
+
+    # ------------------------------------------------------------------------------------------ what happens
+
+    def send(self, *events: Event, after_ns: int = 0) -> None:
+        self.now_ns += after_ns
+        batch = in_order(events)
+        self.device.before(self.now_ns, batch)
+        self.device.follow(self.scheduler.handle(self.now_ns, batch))
+        self.check()
+
+    def submitted(self, prompt: int, max_tokens: int, klass: str = "chat", expires_in_ns: int = 0) -> Submitted:
+        self.last_id += 1
+        expires_ns = self.now_ns + expires_in_ns if expires_in_ns else 0
+        return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns)
+
+    def done(self, picks: int = 0) -> StepDone:
+        """The oldest step is done; bit ``k`` of ``picks``: its ``k``-th sampling request produced an end token."""
+        flight = self.device.flights[0]
+        ended = [id for k, id in enumerate(flight.sampled) if picks >> k & 1]
+        return StepDone(flight.step, ended, 1)
+
+    def failed(self, blame: int = -1, *, device_lost: bool = False) -> StepFailed:
+        """The oldest step failed; one live request may be to blame."""
+        live = list(self.device.live)
+        blamed = [live[blame % len(live)]] if live and blame >= 0 else []
+        return StepFailed(self.device.flights[0].step, blamed, "test", device_lost)
+
+    def cancel(self, pick: int) -> Cancel:
+        """Of a live, an ended, or an unknown request."""
+        return Cancel(pick % (self.last_id + 2))
+
+    def stop(self, pick: int, keep: int) -> Stop | None:
+        """A stop string in what one live request has produced."""
+        rows = [row for row in self.device.live.values() if row.made]
+        if not rows:
+            return None
+        row = rows[pick % len(rows)]
+        return Stop(row.id, keep % (row.made + 1))
+
+    def run(self, most: int) -> bool:
+        """Let the plan's repeats be done in one go, if there are any."""
+        further, until_ns = self.scheduler.repeatable(most)
+        further = min(further, until_ns - self.now_ns - 1)
+        if further <= 0:
+            return False
+        step = self.device.flights[0].step
+        times = [self.now_ns + k for k in range(1, further + 1)]
+        self.now_ns = times[-1]
+        self.send(RunDone(step, times))
+        return True
+
+    def use_policy(self, name: str) -> UsePolicy:
+        return UsePolicy(name, OPTIONS.get(name, {}), "test")
+
+    # ---------------------------------------------------------------------------------------------- the laws
+
+    def check(self) -> None:
+        state, device = self.scheduler.state, self.device
+        check_state(state)
+        must(list(state.requests) == list(device.live), "scheduler and device disagree on who is live")
+        for id, row in device.live.items():
+            self.compare(id, row)
+        must(
+            not device.live or bool(device.flights) or device.wake_ns > self.now_ns,
+            f"requests {list(device.live)} wait, but no step is in flight and no time is named",
+        )
+
+    def compare(self, id: int, row: Row) -> None:
+        request = self.scheduler.state.requests[id]
+        numbers = (request.computed, request.generated, list(self.scheduler.state.allocator.table(id)))
+        must(numbers == (row.stored, row.sampled, row.table), f"request {id}: {numbers} for the scheduler, {row}")
+
+    def drain(self) -> None:
+        """Nothing new arrives: everybody ends within a bound that follows from the work left."""
+        work = sum(row.prompt + row.max_tokens for row in self.device.live.values())
+        turns = 50 + work * (self.setup.max_preemptions + 2) * 4
+        while self.device.live:
+            turns -= 1
+            must(turns > 0, f"requests {list(self.device.live)} do not come to an end")
+            if self.device.flights:
+                self.send(self.done(), after_ns=10)
+            else:
+                self.timer()
+        while self.device.flights:
+            self.send(self.done(), after_ns=1)
+        usage = self.scheduler.state.allocator.usage()
+        must((usage.free, usage.host_free) == (usage.total, usage.host_total), f"everybody ended, but {usage}")
+
+    def timer(self) -> None:
+        wait_ns = max(0, self.device.wake_ns - self.now_ns)
+        self.send(Timer(), after_ns=wait_ns)

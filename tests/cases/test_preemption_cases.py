@@ -117,3 +117,4 @@ def test_pr_3_endless_eviction_fails_loudly(mode: PreemptMode) -> None:
     scheduler = build(policy, pool=Pool(20, 16, 20), limits=limits)
     with pytest.raises(PolicyError, match="preemption limit"):
         simulate(scheduler, [TraceRequest(0, 100, 10)])
+    assert 1000 - len(policy.moments) == 6, "five preemptions, and the sixth is refused"

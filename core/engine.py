@@ -21,7 +21,7 @@ from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFaul
 from stepwell.core.protocols import Backend, StepResult
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
-from stepwell.core.types import RequestId
+from stepwell.core.types import RequestId, StepId
 
 log = structlog.get_logger("stepwell.engine")
 
@@ -36,7 +36,9 @@ class TokenObserver(Protocol):
     """Is told the token ids, which the scheduler never sees (journal level ``tokens``)."""
 
     def prompt(self, request: RequestId, tokens: Sequence[int]) -> None: ...
-    def sampled(self, result: StepResult) -> None: ...
+    def sampled(self, step: StepId, tokens: Sequence[tuple[RequestId, int]]) -> None:
+        """Those that count: of requests that had not ended before."""
+        ...
 
 
 class Engine:
@@ -190,15 +192,18 @@ class Engine:
         self._observe(now_ns, events, out)
         self._follow(out)
         for result in results:
-            if self._token_observer is not None and result.tokens:
-                self._token_observer.sampled(result)
-            for request, token in result.tokens:
-                stream = self._streams.get(request)
-                if stream is not None:
-                    stream.push(token)
+            self._deliver(result)
         for instruction in out:
             if isinstance(instruction, Finished | Rejected):
                 self._end(instruction)
+
+    def _deliver(self, result: StepResult) -> None:
+        streams = self._streams
+        tokens = [row for row in result.tokens if row[0] in streams]
+        if self._token_observer is not None and tokens:
+            self._token_observer.sampled(result.step, tokens)
+        for request, token in tokens:
+            streams[request].push(token)
 
     def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
         for observe in self._observers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -30,8 +31,7 @@ from stepwell.core.journal import (
     decode_records,
     encode_header,
 )
-from stepwell.core.protocols import StepResult
-from stepwell.core.types import RequestId
+from stepwell.core.types import RequestId, StepId
 
 BATCH_TURNS = 256
 """Turns that a simulation collects before it writes; a live engine writes every turn."""
@@ -61,8 +61,8 @@ class TokenRecorder:
     def prompt(self, request: RequestId, tokens: Sequence[int]) -> None:
         self._writer.note(Prompt(request, list(tokens)))
 
-    def sampled(self, result: StepResult) -> None:
-        self._writer.note(Sampled(result.step, result.tokens))
+    def sampled(self, step: StepId, tokens: Sequence[tuple[RequestId, int]]) -> None:
+        self._writer.note(Sampled(step, list(tokens)))
 
 
 class JournalWriter:
@@ -245,7 +245,7 @@ def open_journal(path: Path) -> list[Segment]:
     segments = [_open_segment(each) for each in _files(path)]
     if not segments:
         raise UserError(f"there is no journal at {path}")
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in pairwise(segments):
         if after.header.digest != before.header.digest:
             raise UserError(f"{after.path} is not of the same journal as {before.path}: they were configured apart")
         follows = after.header.segment == before.header.segment + 1 and not after.after_gap

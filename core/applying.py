@@ -7,7 +7,7 @@ from stepwell.core.plan import Preemption, StepPlan
 from stepwell.core.protocols import NotNow
 from stepwell.core.request import Request
 from stepwell.core.state import State, StepRecord
-from stepwell.core.types import PreemptMode, RequestId, RequestState
+from stepwell.core.types import PREFILLING, SWAPPING_IN, SWAPPING_OUT, PreemptMode, RequestId
 
 
 class PlanApplier:
@@ -103,9 +103,9 @@ class PlanApplier:
         request.preemptions += 1
         limit = state.limits.max_preemptions
         request.protected = bool(limit) and request.preemptions >= limit
-        request.move(RequestState.SWAPPING_OUT, state.now_ns, item.reason)
+        request.move(SWAPPING_OUT, state.now_ns, item.reason)
         state.swapped[request.id] = request
-        self._step.copies_out.append(request)
+        self._step.copies.append(request)
         self._launch.swap_out.append((request.id, copy.device, copy.host))
         state.out.append(Preempted(request.id, "swap", item.reason, item.beneficiary, tokens, pages))
         state.tell("swapped", request)
@@ -152,9 +152,9 @@ class PlanApplier:
             del state.swapped[id]
             request.capacity = copy.capacity
             request.last_step = step
-            request.move(RequestState.SWAPPING_IN, state.now_ns, "resumed")
+            request.move(SWAPPING_IN, state.now_ns, "resumed")
             state.loose[id] = request
-            self._step.copies_in.append(request)
+            self._step.copies.append(request)
             self._launch.swap_in.append((id, copy.device, copy.host))
             self._launch.tables.append((id, copy.table))
             state.out.append(Resumed(id))
@@ -177,7 +177,7 @@ class PlanApplier:
             if not request.started:
                 request.started = True
                 state.backlog.remove(request)
-            request.move(RequestState.PREFILLING, state.now_ns, "admitted")
+            request.move(PREFILLING, state.now_ns, "admitted")
             state.loose[id] = request
             self._launch.tables.append((id, reservation.pages))
             state.out.append(Admitted(id, reservation.cached))
@@ -189,7 +189,7 @@ class PlanApplier:
         state = self.state
         for id, tokens in plan.slices:
             request = state.loose[id]
-            if request.state is RequestState.SWAPPING_IN:
+            if request.state is SWAPPING_IN:
                 self._refuse(request)
                 return
             end = request.base + tokens

@@ -6,10 +6,12 @@ breaks one of these rules is a bug in the policy.
 
 from __future__ import annotations
 
-from stepwell.core.plan import StepPlan
+from collections.abc import Sequence
+
+from stepwell.core.plan import Part, StepPlan
 from stepwell.core.request import Request
 from stepwell.core.state import State
-from stepwell.core.types import RequestId, RequestState
+from stepwell.core.types import SWAPPING_IN, RequestId
 
 
 class BrokenRuleError(Exception):
@@ -31,15 +33,26 @@ def check_plan(plan: StepPlan, state: State) -> bool:
     if plan.repeat:
         raise BrokenRuleError("only decoding repeats", f"repeat is {plan.repeat}, but the plan changes something")
     seen: dict[RequestId, str] = {}
-    _check_leaving(plan, state, seen)
-    tokens = _check_working(plan, state, seen)
+    tokens = 0
+    if plan.preempt or plan.hold or plan.reject:
+        _check_leaving(plan, state, seen)
+        if plan.decode:
+            tokens -= sum(1 for id in seen if id in state.group.members)
+    for id in plan.resume:
+        _find(state.swapped, id, seen, "resume")
+    if plan.admit:
+        tokens += _parts(plan.admit, state.waiting, seen, "admit")
+    if plan.slices:
+        tokens += _parts(plan.slices, state.loose, seen, "slice")
     if plan.decode:
-        tokens += len(state.group.members) - sum(1 for id in seen if id in state.group.members)
-    if tokens > state.limits.token_budget:
-        raise BrokenRuleError("token budget", f"{tokens} tokens planned, the budget is {state.limits.token_budget}")
-    seats = state.view.running + len(plan.admit) + len(plan.resume) - len(plan.preempt)
-    if seats > state.limits.running_limit and (plan.admit or plan.resume):
-        raise BrokenRuleError("running limit", f"{seats} would run, the limit is {state.limits.running_limit}")
+        tokens += len(state.group.members)
+    limits = state.limits
+    if tokens > limits.token_budget:
+        raise BrokenRuleError("token budget", f"{tokens} tokens planned, the budget is {limits.token_budget}")
+    if plan.admit or plan.resume:
+        seats = state.view.running + len(plan.admit) + len(plan.resume) - len(plan.preempt)
+        if seats > limits.running_limit:
+            raise BrokenRuleError("running limit", f"{seats} would run, the limit is {limits.running_limit}")
     return False
 
 
@@ -71,7 +84,7 @@ def _check_leaving(plan: StepPlan, state: State, seen: dict[RequestId, str]) -> 
             raise BrokenRuleError(
                 "preemption limit", f"request {item.request} was preempted {request.preemptions} times already"
             )
-        if request.state is RequestState.SWAPPING_IN:
+        if request.state is SWAPPING_IN:
             raise BrokenRuleError("known request", f"request {item.request} is still being swapped in")
     for id in plan.hold:
         _find(state.group.members, id, seen, "hold")
@@ -79,20 +92,17 @@ def _check_leaving(plan: StepPlan, state: State, seen: dict[RequestId, str]) -> 
         _find(state.waiting, id, seen, "reject")
 
 
-def _check_working(plan: StepPlan, state: State, seen: dict[RequestId, str]) -> int:
-    for id in plan.resume:
-        _find(state.swapped, id, seen, "resume")
-    tokens = 0
-    for id, count in plan.admit:
-        tokens += _slice(_find(state.waiting, id, seen, "admit"), count)
-    for id, count in plan.slices:
-        tokens += _slice(_find(state.loose, id, seen, "slice"), count)
-    return tokens
-
-
-def _slice(request: Request, tokens: int) -> int:
-    if not 0 < tokens <= request.pending:
-        raise BrokenRuleError(
-            "slice size", f"{tokens} tokens for request {request.id}, which has {request.pending} pending"
-        )
-    return tokens
+def _parts(parts: Sequence[Part], table: dict[RequestId, Request], seen: dict[RequestId, str], what: str) -> int:
+    """Check requests with their tokens; returns the tokens."""
+    total = 0
+    for id, tokens in parts:
+        request = table.get(id)
+        if request is None or id in seen:
+            request = _find(table, id, seen, what)
+        seen[id] = what
+        if not 0 < tokens <= request.pending:
+            raise BrokenRuleError(
+                "slice size", f"{tokens} tokens for request {id}, which has {request.pending} pending"
+            )
+        total += tokens
+    return total

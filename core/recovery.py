@@ -6,7 +6,7 @@ from stepwell.core.errors import InvariantError
 from stepwell.core.events import StepFailed
 from stepwell.core.request import Request
 from stepwell.core.state import State
-from stepwell.core.types import RequestState
+from stepwell.core.types import SWAPPED, WAITING
 
 
 def recover(state: State, event: StepFailed) -> None:
@@ -27,9 +27,9 @@ def recover(state: State, event: StepFailed) -> None:
     for request in list(state.requests.values()):
         if request.id in blamed:
             state.finish(request, "error", tokens[request.id])
-        elif request.state is RequestState.WAITING:
+        elif request.state is WAITING:
             request.pending = request.prompt_tokens + tokens[request.id]
-        elif request.state is not RequestState.SWAPPED or event.device_lost:
+        elif request.state is not SWAPPED or event.device_lost:
             _start_over(state, request, tokens[request.id], event.reason or "step failed")
     state.group.forget_changes()
     if event.device_lost:

@@ -11,7 +11,7 @@ is written per request and step.  Outside the group the counter is one that stan
 from __future__ import annotations
 
 from stepwell.core.errors import InvariantError
-from stepwell.core.types import FOREVER, RequestId, RequestState, StepId
+from stepwell.core.types import FOREVER, WAITING, RequestId, RequestState, StepId
 
 
 class StepCounter:
@@ -88,7 +88,6 @@ class Request:
         id: RequestId,
         prompt_tokens: int,
         max_tokens: int,
-        *,
         klass: str,
         rank: int,
         tenant: str,
@@ -108,8 +107,8 @@ class Request:
         self.limit = prompt_tokens + max_tokens - 1
         """KV positions it can ever need: the last output token is never fed back."""
         self.keys = keys
-        self.state = RequestState.WAITING
-        self.story: list[tuple[int, RequestState, str]] = [(arrival_ns, RequestState.WAITING, "arrived")]
+        self.state = WAITING
+        self.story: list[tuple[int, RequestState, str]] = [(arrival_ns, WAITING, "arrived")]
         self.counter = STANDING
         self.base = 0
         self.pending = prompt_tokens

@@ -36,7 +36,7 @@ from stepwell.core.protocols import KVAllocator, NotNow, SchedulerPolicy
 from stepwell.core.recovery import recover
 from stepwell.core.request import Request
 from stepwell.core.state import State, StepRecord
-from stepwell.core.types import FOREVER, RequestId, RequestState
+from stepwell.core.types import DECODING, FINISHED, FOREVER, PREFILLING, SWAPPED, SWAPPING_IN, SWAPPING_OUT, RequestId
 
 MAX_BARREN_PLANS = 4
 """A policy whose plans come to nothing is asked again at most so often at one time."""
@@ -174,10 +174,10 @@ class Scheduler:
         if state.fault is not None and self._observe_failed():
             return False
         for request in state.joining:
-            if request.id in state.loose and request.state is not RequestState.FINISHED:
+            if request.id in state.loose and request.state is not FINISHED:
                 del state.loose[request.id]
-                if request.state is RequestState.PREFILLING:
-                    request.move(RequestState.DECODING, state.now_ns, "first token")
+                if request.state is PREFILLING:
+                    request.move(DECODING, state.now_ns, "first token")
                 state.group.join(request)
         state.joining.clear()
         state.view.now_ns = state.now_ns
@@ -252,7 +252,7 @@ class Scheduler:
                 request = state.requests.get(id)
                 if request is not None:
                     state.finish(request, "stop", state.visible_tokens(request))
-        if step.last or step.copies_out or step.copies_in:
+        if step.last or step.copies:
             self.repeat = 0
             self._settle(step)
 
@@ -260,17 +260,16 @@ class Scheduler:
         """What a finished step changes beyond one more token for everybody."""
         state = self.state
         for request in step.last:
-            if request.state is not RequestState.FINISHED:
+            if request.state is not FINISHED:
                 state.finish(request, "length", request.generated)
-        for request in step.copies_out:
-            if request.state is RequestState.SWAPPING_OUT and request.last_step == step.id:
-                request.move(RequestState.SWAPPED, state.now_ns, "copied to the host")
-        for request in step.copies_in:
-            if request.state is RequestState.SWAPPING_IN and request.last_step == step.id:
+        for request in step.copies:
+            if request.last_step != step.id:
+                continue
+            if request.state is SWAPPING_OUT:
+                request.move(SWAPPED, state.now_ns, "copied to the host")
+            elif request.state is SWAPPING_IN:
                 decoding = request.pending == 1 and request.generated > 0
-                request.move(
-                    RequestState.DECODING if decoding else RequestState.PREFILLING, state.now_ns, "copied back"
-                )
+                request.move(DECODING if decoding else PREFILLING, state.now_ns, "copied back")
 
     def _run_done(self, event: RunDone) -> None:
         """A repeated plan went on for several steps: exactly a ``StepDone`` and a relaunch for each of them."""
@@ -282,10 +281,10 @@ class Scheduler:
             raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
         growing: list[RequestId] = []
         offsets: list[int] = []
-        first = group.launched
+        first, full = group.launched, group.full
         for offset in range(count - 1):
-            ids = group.grow(first + offset)
-            if ids:
+            if first + offset in full:
+                ids = group.grow(first + offset)
                 growing += ids
                 offsets += [offset] * len(ids)
         group.launched = first + count - 1
@@ -335,13 +334,13 @@ class Scheduler:
             id,
             prompt,
             min(event.max_tokens, self.max_tokens - prompt),
-            klass=event.klass,
-            rank=rank,
-            tenant=event.tenant,
-            arrival_ns=state.now_ns,
-            expires_ns=event.expires_ns,
-            keys=event.keys,
-            progress=state.progress,
+            event.klass,
+            rank,
+            event.tenant,
+            state.now_ns,
+            event.expires_ns,
+            event.keys,
+            state.progress,
         )
         state.requests[id] = state.waiting[id] = request
         backlog.add(request)

@@ -60,8 +60,7 @@ class StepSnapshot(msgspec.Struct, array_like=True):
     tick: int
     last: Ids
     sampled: Ids
-    copies_out: Ids
-    copies_in: Ids
+    copies: Ids
 
 
 class SchedulerSnapshot(msgspec.Struct, kw_only=True):
@@ -147,8 +146,7 @@ def _step(step: StepRecord, state: State) -> StepSnapshot:
         step.tick,
         live(step.last),
         live(list(step.sampled.values())),
-        live(step.copies_out),
-        live(step.copies_in),
+        live(step.copies),
     )
 
 
@@ -186,13 +184,13 @@ def _restore_requests(state: State, snapshot: SchedulerSnapshot) -> None:
             each.id,
             each.prompt_tokens,
             each.max_tokens,
-            klass=each.klass,
-            rank=each.rank,
-            tenant=each.tenant,
-            arrival_ns=each.arrival_ns,
-            expires_ns=each.expires_ns,
-            keys=each.keys,
-            progress=state.progress,
+            each.klass,
+            each.rank,
+            each.tenant,
+            each.arrival_ns,
+            each.expires_ns,
+            each.keys,
+            state.progress,
         )
         for field in _COPIED:
             setattr(request, field, getattr(each, field))
@@ -234,6 +232,5 @@ def _restore_steps(state: State, snapshot: SchedulerSnapshot) -> None:
     for each in snapshot.inflight:
         step = StepRecord(each.id, each.tick, [requests[id] for id in each.last])
         step.sampled.update((id, requests[id]) for id in each.sampled)
-        step.copies_out += [requests[id] for id in each.copies_out]
-        step.copies_in += [requests[id] for id in each.copies_in]
+        step.copies += [requests[id] for id in each.copies]
         state.inflight.append(step)

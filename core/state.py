@@ -16,7 +16,7 @@ from stepwell.core.instructions import Finished, Instruction, Preempted
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, PolicyEvent, PolicyEventKind, SchedulerPolicy
 from stepwell.core.request import Progress, Request
-from stepwell.core.types import FinishReason, PreemptMode, RequestId, RequestState, StepId
+from stepwell.core.types import FINISHED, WAITING, FinishReason, PreemptMode, RequestId, StepId
 from stepwell.core.view import View
 
 
@@ -24,18 +24,18 @@ class StepRecord:
     """A step in flight: what must happen when it is done.
 
     ``tick`` is the group's count with this step launched, or 0 if the group took no part.  ``sampled`` are the loose
-    requests that sample in it, ``last`` those whose final token (by ``max_tokens``) it computes.
+    requests that sample in it, ``copies`` those being swapped out or in, ``last`` those whose final token (by
+    ``max_tokens``) it computes.
     """
 
-    __slots__ = ("copies_in", "copies_out", "id", "last", "sampled", "tick")
+    __slots__ = ("copies", "id", "last", "sampled", "tick")
 
     def __init__(self, id: StepId, tick: int, last: list[Request]) -> None:
         self.id = id
         self.tick = tick
         self.last = last
         self.sampled: dict[RequestId, Request] = {}
-        self.copies_out: list[Request] = []
-        self.copies_in: list[Request] = []
+        self.copies: list[Request] = []
 
     def samples(self, request: Request) -> bool:
         """Whether a token of ``request`` is sampled in this step."""
@@ -96,14 +96,14 @@ class State:
     def finish(self, request: Request, reason: FinishReason, tokens: int) -> None:
         """The request's one end: pages given back (after the last step that names them), everybody told."""
         pages = 0
-        waits = request.state is RequestState.WAITING
+        waits = request.state is WAITING
         self.take_out(request)
         if not request.started:
             self.backlog.remove(request)
         if not waits:
             pages = self.allocator.exclusive_pages(request.id)
             self.allocator.free(request.id, request.last_step)
-        request.move(RequestState.FINISHED, self.now_ns, reason)
+        request.move(FINISHED, self.now_ns, reason)
         del self.requests[request.id]
         self.out.append(Finished(request.id, reason, tokens, pages))
         self.tell("finished", request)
@@ -121,7 +121,7 @@ class State:
         request.preemptions += 1
         limit = self.limits.max_preemptions
         request.protected = bool(limit) and request.preemptions >= limit
-        request.move(RequestState.WAITING, self.now_ns, reason)
+        request.move(WAITING, self.now_ns, reason)
         self.waiting[request.id] = request
         self.out.append(Preempted(request.id, mode, reason, beneficiary, tokens, pages))
         self.tell("preempted", request)

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from stepwell.core.protocols import PolicyEvent, RequestView
-from stepwell.core.types import RequestId, RequestState
+from stepwell.core.types import SWAPPED, SWAPPING_OUT, WAITING, RequestId
 
 Key = tuple[int, int]
 """Orders requests: smaller is served first."""
 
 Rank = Callable[[RequestView, int], Key]
 """The key of a request at a time (ns)."""
-
-_WAITING, _SWAPPED, _SWAPPING_OUT = RequestState.WAITING, RequestState.SWAPPED, RequestState.SWAPPING_OUT
 
 
 def by_arrival(request: RequestView, now_ns: int) -> Key:
@@ -25,7 +23,7 @@ def by_arrival(request: RequestView, now_ns: int) -> Key:
 def in_line(request: RequestView) -> bool:
     """Whether it waits for the device: never admitted, preempted, or swapped."""
     state = request.state
-    return state is _WAITING or state is _SWAPPED or state is _SWAPPING_OUT
+    return state is WAITING or state is SWAPPED or state is SWAPPING_OUT
 
 
 class OrderedLine:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
-from stepwell.core.types import FOREVER, NS_PER_S, PreemptMode, RequestId, RequestState
+from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, PreemptMode, RequestId
 from stepwell.policies.line import OrderedLine, Rank, by_arrival
 
 __all__ = ["OrderedLine", "Rank", "by_arrival", "pack", "seconds"]
@@ -102,7 +102,7 @@ def pack(
 
 def _in_order(view: SchedulerView, rank: Rank) -> Sequence[RequestView]:
     """Loose requests that can compute now, best first."""
-    ready = [request for request in view.loose.values() if request.state is not RequestState.SWAPPING_IN]
+    ready = [request for request in view.loose.values() if request.state is not SWAPPING_IN]
     if len(ready) > 1:
         ready.sort(key=lambda request: rank(request, view.now_ns))
     return ready
@@ -150,7 +150,7 @@ class _Filler:
             if not head.ready:
                 self.blocked = Obstacle(head.id, "pages", view.returning_pages)
                 return
-            swapped = head.state is RequestState.SWAPPED
+            swapped = head.state is SWAPPED
             if self.budget <= 0 and not swapped:
                 self.blocked = Obstacle(head.id, "budget", head.pending)
                 return
@@ -219,7 +219,7 @@ class _Filler:
 
 
 def _may_go(request: RequestView) -> bool:
-    return not request.protected and request.state is not RequestState.SWAPPING_IN
+    return not request.protected and request.state is not SWAPPING_IN
 
 
 def _relieve(

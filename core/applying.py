@@ -86,6 +86,7 @@ class PlanApplier:
             if mode == "recompute":
                 tokens = request.computed
                 self.state.take_out(request)
+                self.state.count_preemption(request)
                 self.state.requeue(request, mode, item.reason, item.beneficiary, tokens)
             elif not self._swap_out(request, item):
                 return self._refuse(request)
@@ -100,9 +101,7 @@ class PlanApplier:
             return False
         state.take_out(request)
         request.last_step = step
-        request.preemptions += 1
-        limit = state.limits.max_preemptions
-        request.protected = bool(limit) and request.preemptions >= limit
+        state.count_preemption(request)
         request.move(SWAPPING_OUT, state.now_ns, item.reason)
         state.swapped[request.id] = request
         self._step.copies.append(request)

@@ -22,7 +22,7 @@ SliceRow = tuple[RequestId, int, int, bool]
 """(request, first position, tokens, does it sample a token at its last position)."""
 
 TableRow = tuple[RequestId, list[Page]]
-"""Pages appended to a request's page table, in order; a request seen first starts with an empty table."""
+"""(request, its whole page table): it was just taken onto the device, whatever table it had before is void."""
 
 CopyRow = tuple[RequestId, list[Page], list[Page]]
 """(request, device pages, host pages), pairwise; the direction is the field's."""

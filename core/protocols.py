@@ -18,7 +18,7 @@ class Promises(msgspec.Struct, frozen=True):
     """What a policy guarantees beyond the one duty of all; conformance holds it to these."""
 
     work_conserving: bool = False
-    """No waiting request that fits is left waiting while seats, budget and pages are free."""
+    """While everybody in line would fit (seats, budget, pages beside a small reserve), somebody is taken in."""
     bounded_wait: bool = False
     """Every request that can run is admitted after finitely many steps, whatever else arrives."""
     respects_rank: bool = False

@@ -108,6 +108,12 @@ class State:
         self.out.append(Finished(request.id, reason, tokens, pages))
         self.tell("finished", request)
 
+    def count_preemption(self, request: Request) -> None:
+        """A policy sent it away once more; failures do not count, they are bounded by ``max_failures``."""
+        request.preemptions += 1
+        limit = self.limits.max_preemptions
+        request.protected = bool(limit) and request.preemptions >= limit
+
     def requeue(self, request: Request, mode: PreemptMode, reason: str, beneficiary: RequestId, tokens: int) -> None:
         """Back to the waiting line with nothing on the device; ``tokens`` computed positions are lost.
 
@@ -118,9 +124,6 @@ class State:
         request.pending += request.base
         request.base = 0
         request.capacity = 0
-        request.preemptions += 1
-        limit = self.limits.max_preemptions
-        request.protected = bool(limit) and request.preemptions >= limit
         request.move(WAITING, self.now_ns, reason)
         self.waiting[request.id] = request
         self.out.append(Preempted(request.id, mode, reason, beneficiary, tokens, pages))

@@ -59,26 +59,22 @@ def pack(
     line.start(view.now_ns)
     loose = _in_order(view, rank) if view.loose else ()
     decoding = len(view.decoding) if decode else 0
-    growth = view.growth() if decode else 0
     budget = view.token_budget - decoding
-    slices: list[Part] = []
-    need = growth
-    for request in loose:
-        tokens = min(request.pending, budget)
-        if tokens <= 0:
-            break
-        slices.append((request.id, tokens))
-        budget -= tokens
-        need += view.slice_pages(request, tokens)
+    slices, need = _slices(view, loose, budget)
+    if decode:
+        need += view.growth()
     if need > view.free_pages:
         return _relieve(view, rank, mode, need, slices, decode)
-    if line.head() is None:
+    head = line.head()
+    if head is None:
         if slices:
             return StepPlan(decode=decode, slices=slices)
         return DECODE_ON if decoding else StepPlan()
     if seats is None:
         seats = view.running_limit - view.running
     filler = _Filler(view, line, rank, mode, yields, seats, budget, need)
+    if slices:
+        slices = filler.share(slices, loose, head) if yields else filler.spend(slices)
     filler.fill()
     if filler.preempt:
         sent = {item.request for item in filler.preempt}
@@ -98,6 +94,20 @@ def pack(
         wake_ns=line.next_change_ns(),
         blocked=filler.blocked,
     )
+
+
+def _slices(view: SchedulerView, loose: Sequence[RequestView], budget: int) -> tuple[list[Part], int]:
+    """Go on with loose requests in order as far as ``budget`` reaches; also the pages they need for it."""
+    slices: list[Part] = []
+    pages = 0
+    for request in loose:
+        tokens = min(request.pending, budget)
+        if tokens <= 0:
+            break
+        slices.append((request.id, tokens))
+        budget -= tokens
+        pages += view.slice_pages(request, tokens)
+    return slices, pages
 
 
 def _in_order(view: SchedulerView, rank: Rank) -> Sequence[RequestView]:
@@ -144,9 +154,33 @@ class _Filler:
     def changes(self) -> bool:
         return bool(self.admit or self.resume or self.preempt)
 
-    def fill(self) -> None:
+    def spend(self, slices: list[Part]) -> list[Part]:
+        """Running prefills take their tokens from the budget first."""
+        self.budget -= sum([tokens for _, tokens in slices])
+        return slices
+
+    def share(self, slices: list[Part], loose: Sequence[RequestView], head: RequestView) -> list[Part]:
+        """As ``spend``, but waiting requests of a better class come before running prefills of a worse one."""
+        now_ns = self.view.now_ns
+        best = self.rank(head, now_ns)[0]
+        worse = [request for request in loose if self.rank(request, now_ns)[0] > best]
+        if not worse:
+            return self.spend(slices)
+        others = dict(slices)
+        for request in worse:
+            others.pop(request.id, None)
+        kept = self.spend(list(others.items()))
+        self.fill(self.rank(worse[0], now_ns)[0])
+        sent = {item.request for item in self.preempt}
+        more, _ = _slices(self.view, [request for request in worse if request.id not in sent], self.budget)
+        return kept + self.spend(more)
+
+    def fill(self, below: int | None = None) -> None:
+        """Admit until somebody does not fit, or is not of a class better than ``below``."""
         view, line = self.view, self.line
         while (head := line.head()) is not None:
+            if below is not None and self.rank(head, view.now_ns)[0] >= below:
+                return
             if not head.ready:
                 self.blocked = Obstacle(head.id, "pages", view.returning_pages)
                 return
@@ -185,6 +219,7 @@ class _Filler:
         """Preempt strictly lower classes for ``head``.  True if it fits at once; if it never would, nobody is sent."""
         view, now_ns = self.view, self.view.now_ns
         least = self.rank(head, now_ns)[0]
+        growing = {request.id for request in view.growing()}
         sent = {item.request for item in self.preempt}
         running = [*view.decoding.values(), *view.loose.values()]
         lower = [
@@ -196,11 +231,13 @@ class _Filler:
         host_pages = view.free_host_pages
         coming = view.returning_pages
         chosen: list[Preemption] = []
-        seats, gained = self.seats, self.gained
-        headroom = self.spent + view.total_pages // WATERMARK + 1
+        seats, gained, spent = self.seats, self.gained, self.spent
+        headroom = view.total_pages // WATERMARK + 1
         for victim in lower:
-            if seats > 0 and not view.pages_missing(head, headroom - gained - coming):
+            if seats > 0 and not view.pages_missing(head, spent + headroom - gained - coming):
                 break
+            if victim.id in growing:
+                spent -= 1
             mode = preempt_mode(view, victim, self.mode, host_pages)
             pages = view.exclusive_pages(victim)
             if mode == "swap":
@@ -211,10 +248,10 @@ class _Filler:
                 gained += pages
             chosen.append(Preemption(victim.id, mode, "gives way", head.id))
             seats += 1
-        if seats <= 0 or view.pages_missing(head, headroom - gained - coming):
+        if seats <= 0 or view.pages_missing(head, spent + headroom - gained - coming):
             return False
         self.preempt += chosen
-        self.seats, self.gained = seats, gained
+        self.seats, self.gained, self.spent = seats, gained, spent
         return not self._obstacle(head)
 
 

@@ -100,6 +100,18 @@ def test_sc_3_chat_is_as_quick_beside_thirty_batch_jobs_as_alone() -> None:
     assert all(it.positions == list(range(500, 2000)) for it in stories[:30])
 
 
+def test_sc_3_chat_does_not_wait_for_the_prefill_of_a_batch_job() -> None:
+    """A batch prompt of ten chunks spends every step's budget; chat comes before what is left of it."""
+    chat = TraceRequest(70_000_001, 200, 20)
+    job = TraceRequest(0, 20_000, 10, "batch")
+    run = simulate(build("chat-batch", pool=Pool(4096, 16), limits=SchedulerLimits()), [job, chat], cost=COST)
+    chunk_ns = COST.step_ns(BatchShape(prefill_tokens=2048, prefill_requests=2, kv_tokens=20_000))
+    ttft_ns = run.stories[2].token_ns[0] - chat.arrival_ns
+    assert ttft_ns <= 2 * chunk_ns
+    assert run.stories[2].token_ns[0] < run.stories[1].token_ns[0]
+    assert not run.stories[1].preemptions
+
+
 # ------------------------------------------------------------------------------------------------ SC-5
 
 

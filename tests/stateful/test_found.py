@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from stepwell.core import registry
 from stepwell.core.events import Cancel, Timer
 from stepwell.core.instructions import Finished
@@ -124,7 +122,6 @@ def test_pages_that_come_back_end_a_repeat() -> None:
     check_scenario(scenario, lambda: registry.make_policy("fcfs"))
 
 
-@pytest.mark.xfail(strict=False, reason="``_make_way`` in policies/toolkit.py still counts them")
 def test_pages_that_victims_would_grow_by_are_not_needed_once_they_gave_way() -> None:
     """Otherwise the plan says that nobody can give way, repeats, and planning a step later somebody could."""
     scenario = Scenario(

@@ -60,6 +60,8 @@ class Turn(msgspec.Struct, array_like=True):
 class Repeated(msgspec.Struct, array_like=True, tag="repeat"):
     """Steps ``step``, ``step`` + 1, … were done, and each led to nothing but the launch of the next, a repeat.
 
+    At depth 1 only: with more steps in flight, the one launched is not the next.
+
     ``start_ns`` is when ``step`` was launched; ``gaps_ns`` the time from each launch to that step's end, which is when
     the next was launched; ``elapsed_ns`` what the device reported, empty if that is the same; ``growth`` is flat:
     offset of the step, request, page, … of the launches.
@@ -96,7 +98,7 @@ class Sampled(msgspec.Struct, array_like=True, tag="sampled"):
 
 
 class Gap(msgspec.Struct, array_like=True, tag="gap"):
-    """Records were lost (a full disk); the next segment begins with a snapshot."""
+    """First record of a segment before which records were lost (a full disk): its snapshot is where to go on."""
 
     turns: int
     reason: str

@@ -118,3 +118,16 @@ def test_pr_3_endless_eviction_fails_loudly(mode: PreemptMode) -> None:
     with pytest.raises(PolicyError, match="preemption limit"):
         simulate(scheduler, [TraceRequest(0, 100, 10)])
     assert 1000 - len(policy.moments) == 6, "five preemptions, and the sixth is refused"
+
+
+def test_pr_3_beside_a_protected_request_the_oldest_sits_out() -> None:
+    """Pages of 8, ten of them.  The third is evicted once and may not be again: its greatest length, 5 pages, is
+    reserved when it comes back.  The first then grows to 5 pages, and for its last token waits until the other is gone.
+    """
+    limits = SchedulerLimits(token_budget=64, running_limit=8, max_preemptions=1)
+    requests = [TraceRequest(0, 17, 25), TraceRequest(0, 17, 9), TraceRequest(0, 15, 25)]
+    run = simulate(build("fcfs", pool=Pool(10, 8), limits=limits), requests, max_tokens=25)
+    first, second, third = run.stories.values()
+    assert [len(story.preemptions) for story in (first, second, third)] == [0, 0, 1]
+    assert len(third.admissions) == 2
+    assert first.token_ns[23] < third.token_ns[23] < third.end_ns < first.token_ns[24]

@@ -52,6 +52,10 @@ class TokenGaps(msgspec.Struct):
         self.counts.append(1)
 
 
+_REPEAT = Launch(0, True)
+"""What is known of a launch that only repeated: the decode group ran."""
+
+
 class RunMetrics:
     """Feed it every turn through ``observe``; read the public attributes at any time."""
 
@@ -74,7 +78,6 @@ class RunMetrics:
         """Over all changes, the time of each page's return less that of its handing out."""
         self._inflight: deque[tuple[Launch, Sequence[RequestId]]] = deque()
         self._launch_ns = 0
-        self._run_times: Sequence[int] = ()
         self._members: dict[RequestId, TokenGaps] = {}
         self._group_ns = 0
         """When the decode group sampled last."""
@@ -84,11 +87,9 @@ class RunMetrics:
         """Positions that a recomputed request had computed before."""
         self._take: dict[type, Callable[[int, Any], None]] = {
             StepDone: self._step_done,
-            RunDone: self._run_done,
             StepFailed: self._step_failed,
             Submitted: self._submitted,
             Launch: self._launch,
-            Run: self._run,
             Admitted: self._admitted,
             Preempted: self._preempted,
             Finished: self._finished,
@@ -104,10 +105,17 @@ class RunMetrics:
         """Take in one turn."""
         self.end_ns = now_ns
         take = self._take
-        for item in (*events, *instructions):
-            kind = type(item)
-            if kind in take:
-                take[kind](now_ns, item)
+        for event in events:
+            if type(event) is RunDone:
+                answer = instructions[0]
+                assert type(answer) is Run
+                self._run(event, answer)
+                return
+            if type(event) in take:
+                take[type(event)](now_ns, event)
+        for instruction in instructions:
+            if type(instruction) in take:
+                take[type(instruction)](now_ns, instruction)
 
     # ------------------------------------------------------------------------------------------- steps
 
@@ -123,19 +131,24 @@ class RunMetrics:
                     self._recomputed(id, start, tokens)
         self._inflight.append((launch, sampled))
         pages = len(launch.growth) >> 1
-        for _, table in launch.tables:
-            pages += len(table)
+        if launch.tables:
+            pages += sum([len(table) for _, table in launch.tables])
         if pages:
             self._use(now_ns, pages)
 
     def _step_done(self, now_ns: int, done: StepDone) -> None:
         self.busy_ns += done.elapsed_ns
+        self._tokens(now_ns)
+
+    def _tokens(self, now_ns: int) -> None:
+        """The tokens of the step launched first among those in flight exist now."""
         launch, sampled = self._inflight.popleft()
-        for id in launch.left:
-            gaps = self._members.pop(id, None)
-            if gaps is not None:
-                gaps.members -= 1
-                self._last_ns[id] = self._group_ns
+        if launch.left:
+            for id in launch.left:
+                gaps = self._members.pop(id, None)
+                if gaps is not None:
+                    gaps.members -= 1
+                    self._last_ns[id] = self._group_ns
         if launch.decode:
             gap_ns = now_ns - self._group_ns
             for gaps in self.gaps.values():
@@ -168,28 +181,23 @@ class RunMetrics:
             record.first_token_ns = now_ns
         self._last_ns[id] = now_ns
 
-    def _run_done(self, now_ns: int, run: RunDone) -> None:
+    def _run(self, done: RunDone, run: Run) -> None:
         """Repeats taken in one go.  The first was launched before and may have brought changes; the others did not."""
-        times = run.done_ns
-        self._step_done(times[0], StepDone(run.step, [], times[0] - self._launch_ns))
-        self.busy_ns += times[-1] - times[0]
-        more = len(times) - 1
-        if more:
-            self._group_ns = times[-1]
+        times = done.done_ns
+        self._tokens(times[0])
+        if len(times) > 1:
             between = [later - sooner for sooner, later in pairwise(times)]
             for gaps in self.gaps.values():
                 if gaps.members:
-                    self.computed_tokens += gaps.members * more
+                    self.computed_tokens += gaps.members * len(between)
                     gaps.gaps_ns += between
-                    gaps.counts += [gaps.members] * more
-        self._run_times = times
-
-    def _run(self, now_ns: int, run: Run) -> None:
+                    gaps.counts += [gaps.members] * len(between)
+        last_ns = times[-1]
+        self.busy_ns += last_ns - self._launch_ns
+        self._group_ns = self._launch_ns = last_ns
         self.steps += run.count
-        self._launch_ns = now_ns
-        self._inflight.append((Launch(run.step + run.count - 1, True), ()))
+        self._inflight.append((_REPEAT, ()))
         if run.growth:
-            times = self._run_times
             offsets = run.growth[::3]
             self._pages += len(offsets)
             self._page_ns -= sum([times[offset] for offset in offsets])

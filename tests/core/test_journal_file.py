@@ -254,6 +254,7 @@ def test_a_full_disk_costs_records_and_nothing_else(seed: int, batch_turns: int,
             if disk.turn < disk.end:
                 disk.limit.__exit__(None, None, None)
         assert writer.lost_turns > 0
+        assert path.read_bytes().endswith(b"\n")  # what was half-written is not there
         first = next(iter(open_journal(path)[-1].records()))
         assert isinstance(first, Gap)
         assert (first.turns, first.reason) == (writer.lost_turns, "File too large")

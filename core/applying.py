@@ -40,6 +40,10 @@ class PlanApplier:
         if not (launch.decode or launch.slices or launch.swap_out or launch.swap_in):
             return None
         self.refusals = 0
+        if launch.decode or step.sampled:
+            state.silent_steps = 0
+        else:
+            state.silent_steps += 1
         if launch.decode:
             self._tick()
         else:
@@ -59,6 +63,7 @@ class PlanApplier:
         self._step = StepRecord(state.next_step, 0, [])
         self._tick()
         self.refusals = 0
+        state.silent_steps = 0
         state.out.append(self._launch)
         return self._step
 
@@ -101,7 +106,9 @@ class PlanApplier:
             return False
         state.take_out(request)
         request.last_step = step
-        state.count_preemption(request)
+        better = state.requests.get(item.beneficiary)
+        if better is None or better.rank >= request.rank:
+            state.count_preemption(request)
         request.move(SWAPPING_OUT, state.now_ns, item.reason)
         state.swapped[request.id] = request
         self._step.copies.append(request)

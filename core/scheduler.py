@@ -44,6 +44,9 @@ MAX_BARREN_PLANS = 4
 AUDIT_TURNS = 16_384
 """How often, in calls of ``handle``, every law about tables and pages is checked in production (about 1 ms each)."""
 
+MAX_SILENT_STEPS = 10_000
+"""Steps in a row without a token after which a policy is taken to run in circles: more than any prompt has chunks."""
+
 MakePolicy = Callable[[str, dict[str, object]], SchedulerPolicy]
 
 
@@ -196,6 +199,8 @@ class Scheduler:
             self._observe_failed()
         if step is None:
             return self._nothing_launched(plan, quiet)
+        if state.silent_steps > MAX_SILENT_STEPS:
+            self._fail_policy("progress", f"{state.silent_steps} steps in a row sampled no token")
         state.next_step += 1
         state.inflight.append(step)
         self.barren = 0
@@ -380,6 +385,7 @@ class Scheduler:
         self.repeat = 0
         self.faulted = False
         self.barren = 0
+        self.state.silent_steps = 0
 
     def use(self, policy: str, options: dict[str, object]) -> None:
         """Make a policy, and let it observe the live requests as if they had just come to where they are."""

@@ -74,6 +74,7 @@ class SchedulerSnapshot(msgspec.Struct, kw_only=True):
     options: dict[str, object]
     faulted: bool
     barren: int
+    silent_steps: int
     repeat: int
     until_ns: int
     blocked: Obstacle | None
@@ -110,6 +111,7 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         options=scheduler.policy_options,
         faulted=scheduler.faulted,
         barren=scheduler.barren,
+        silent_steps=state.silent_steps,
         repeat=scheduler.repeat,
         until_ns=scheduler.until_ns,
         blocked=scheduler.blocked,
@@ -161,6 +163,7 @@ def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
     scheduler.last_id = snapshot.last_id
     scheduler.faulted = snapshot.faulted
     scheduler.barren = snapshot.barren
+    scheduler.state.silent_steps = snapshot.silent_steps
     scheduler.repeat = snapshot.repeat
     scheduler.until_ns = snapshot.until_ns
     scheduler.blocked = snapshot.blocked

@@ -63,6 +63,8 @@ class State:
         self.joining: list[Request] = []
         self.out: list[Instruction] = []
         self.fault: tuple[str, str] | None = None
+        self.silent_steps = 0
+        """Steps launched since the last one that samples a token."""
         self.view = View(limits, allocator, self.group, self.waiting, self.loose, self.swapped, self.draining)
 
     def tell(self, kind: PolicyEventKind, request: Request) -> None:
@@ -109,7 +111,11 @@ class State:
         self.tell("finished", request)
 
     def count_preemption(self, request: Request) -> None:
-        """A policy sent it away once more; failures do not count, they are bounded by ``max_failures``."""
+        """A policy sent it away once more.
+
+        Not counted are failed steps (``max_failures`` bounds them) and swaps for a request of a better class: they lose
+        no work, and there are no more of them than such requests.
+        """
         request.preemptions += 1
         limit = self.limits.max_preemptions
         request.protected = bool(limit) and request.preemptions >= limit

@@ -1,17 +1,22 @@
 """Chat before batch, with aging: interactive requests are served first, and batch work fills what they leave.
 
 A waiting chat request takes the seat or the pages of a running batch request, which keeps its work in the host tier
-(or is recomputed, by option, or where that tier is full).  A batch request older than ``aging_s`` ranks as chat, so
-that it is served in order of arrival among chat and gives way to nobody.
+(or is recomputed, by option, or where that tier is full).
+
+Aging: the oldest live batch request ranks as chat once it is older than ``aging_s``; it then gives way to nobody, and
+when it ends the next oldest may.  So every batch request is served in bounded time, and however many of them have aged,
+chat yields no more than one seat to them.
 """
 
 from __future__ import annotations
+
+from heapq import heappop, heappush
 
 import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
-from stepwell.core.types import PreemptMode
+from stepwell.core.types import FINISHED, PreemptMode, RequestId
 from stepwell.policies.line import Key
 from stepwell.policies.toolkit import OrderedLine, pack, seconds
 
@@ -23,7 +28,7 @@ class ChatBatch:
     promises = Promises(work_conserving=True, bounded_wait=True, respects_rank=True)
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """``aging_s``: a request older than this ranks as chat.  ``preempt``: how batch gives way."""
+        """``aging_s``: the oldest batch request ranks as chat at this age.  ``preempt``: how batch gives way."""
 
         aging_s: float = 30.0
         preempt: PreemptMode = "swap"
@@ -32,18 +37,38 @@ class ChatBatch:
         self.options = options
         self.aging_ns = seconds(options.aging_s)
         self.line = OrderedLine(self.rank, self.ages_at)
+        self._batch: list[tuple[RequestId, RequestView]] = []
+
+    def elder(self) -> RequestView | None:
+        """The oldest live request that is not served first by its class."""
+        batch = self._batch
+        while batch:
+            request = batch[0][1]
+            if request.state is not FINISHED:
+                return request
+            heappop(batch)
+        return None
 
     def rank(self, request: RequestView, now_ns: int) -> Key:
-        """The class's rank, or the best one once the request has aged; then arrival."""
-        aged = now_ns - request.arrival_ns >= self.aging_ns
-        return (0 if aged else request.rank, request.id)
+        """The class's rank, or the best one for the elder once it has aged; then arrival."""
+        rank = request.rank
+        if rank and now_ns - request.arrival_ns >= self.aging_ns and request is self.elder():
+            rank = 0
+        return (rank, request.id)
 
     def ages_at(self, request: RequestView) -> int | None:
-        """When ``rank`` changes by itself; None for a class that is served first anyway."""
-        return request.arrival_ns + self.aging_ns if request.rank else None
+        """When ``rank`` changes by time alone; None if it does not."""
+        return request.arrival_ns + self.aging_ns if request.rank and request is self.elder() else None
 
     def observe(self, event: PolicyEvent) -> None:
+        request = event.request
+        if request.rank and event.kind == "arrived":
+            heappush(self._batch, (request.id, request))
         self.line.observe(event)
+        if request.rank and event.kind == "finished":
+            elder = self.elder()
+            if elder is not None:
+                self.line.refresh(elder, event.now_ns)
 
     def plan(self, view: SchedulerView) -> StepPlan:
         return pack(view, self.line, rank=self.rank, mode=self.options.preempt, yields=True)

@@ -66,6 +66,11 @@ class OrderedLine:
             if at_ns is not None and at_ns > now_ns:
                 heappush(self._aging, (at_ns, request.id, request))
 
+    def refresh(self, request: RequestView, now_ns: int) -> None:
+        """Something else than time changed the key of ``request``; harmless if it is not in line."""
+        if request.id in self._keys and in_line(request):
+            self._put(request, now_ns)
+
     def start(self, now_ns: int) -> None:
         """Begin a plan: age, and put back whoever the last plan took but could not place."""
         if self._taken:

@@ -10,8 +10,11 @@ from stepwell.core.errors import PolicyError
 from stepwell.core.events import Event
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Resumed
 from stepwell.core.limits import SchedulerLimits
-from stepwell.core.scheduler import Scheduler
+from stepwell.core.plan import Preemption, StepPlan
+from stepwell.core.protocols import PolicyEvent, Promises, SchedulerView
+from stepwell.core.scheduler import MAX_SILENT_STEPS, Scheduler
 from stepwell.core.types import PreemptMode
+from stepwell.policies.toolkit import OrderedLine, by_arrival
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.loop import Simulator
 from stepwell.sim.workload.request import TraceRequest
@@ -131,3 +134,31 @@ def test_pr_3_beside_a_protected_request_the_oldest_sits_out() -> None:
     assert [len(story.preemptions) for story in (first, second, third)] == [0, 0, 1]
     assert len(third.admissions) == 2
     assert first.token_ns[23] < third.token_ns[23] < third.end_ns < first.token_ns[24]
+
+
+class InCircles:
+    """Admits the head with half of its prompt, sends it back, and so on for ever."""
+
+    promises = Promises()
+
+    def __init__(self) -> None:
+        self.line = OrderedLine(by_arrival)
+
+    def observe(self, event: PolicyEvent) -> None:
+        self.line.observe(event)
+
+    def plan(self, view: SchedulerView) -> StepPlan:
+        self.line.start(view.now_ns)
+        sent = [Preemption(request.id, "recompute", "again") for request in view.loose.values()]
+        head = self.line.head()
+        if sent or head is None:
+            return StepPlan(preempt=sent, decode=False)
+        return StepPlan(admit=[(head.id, head.pending // 2)], decode=False)
+
+
+def test_pr_3_a_policy_that_runs_in_circles_fails_loudly() -> None:
+    """Even where the limit of preemptions is off: so many steps without a token are a fault, with step and rule."""
+    scheduler = build(InCircles(), pool=Pool(20, 16), limits=SchedulerLimits(max_preemptions=0))
+    with pytest.raises(PolicyError, match=r"'progress'.*steps in a row sampled no token") as caught:
+        simulate(scheduler, [TraceRequest(0, 64, 10)])
+    assert caught.value.step > MAX_SILENT_STEPS

@@ -45,6 +45,7 @@ class Row:
     prompt: int
     max_tokens: int
     expires_ns: int = 0
+    rank: int = 0
     seated: bool = False
     swapped: bool = False
     begun: bool = False
@@ -82,6 +83,7 @@ class Executor:
 
     def __init__(self, limits: SchedulerLimits, memory: Memory, cap: int) -> None:
         self.limits = limits
+        self.ranks = {each.name: each.rank for each in limits.classes}
         self.memory = memory
         self.cap = cap
         self.now_ns = 0
@@ -109,7 +111,8 @@ class Executor:
             if isinstance(event, Submitted):
                 self.arrived.append(event.request)
                 bound = min(event.max_tokens, self.cap - event.prompt_tokens)
-                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns)
+                rank = self.ranks.get(event.klass, 0)
+                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns, rank)
                 self.rows[row.id] = self.live[row.id] = row
             elif isinstance(event, StepDone):
                 self.done(event.step, event.ended)
@@ -212,7 +215,8 @@ class Executor:
         must(row.seated or self.failing, f"request {row.id} preempted but it does not run")
         must(it.tokens == row.stored, f"request {row.id} loses {it.tokens} computed tokens, it has {row.stored}")
         must(it.pages == len(row.table), f"request {row.id} gives up {it.pages} pages, it has {len(row.table)}")
-        if not self.failing:
+        better = it.beneficiary in self.live and self.live[it.beneficiary].rank < row.rank
+        if not self.failing and not (it.mode == "swap" and better):
             row.preempted += 1
             limit = self.limits.max_preemptions
             must(not limit or row.preempted <= limit, f"request {row.id} preempted {row.preempted} times")

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+MAX_BARREN_PLANS = 4
+"""A policy whose plans come to nothing is asked again at most so often at one time."""
+
+AUDIT_TURNS = 16_384
+"""How often, in calls of ``handle``, every law about tables and pages is checked in production (about 1 ms each)."""
+
+MAX_SILENT_STEPS = 10_000
+"""Steps in a row without a token after which a policy is taken to run in circles: more than any prompt has chunks."""
+
 
 class ClassLimits(msgspec.Struct, frozen=True):
     """A class of requests.  ``rank`` 0 is served first; ``queue_share`` is its part of the waiting line, in (0, 1]."""

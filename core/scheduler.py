@@ -29,7 +29,7 @@ from stepwell.core.events import (
 )
 from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Rejected, Run, Wake
 from stepwell.core.invariants import check_state
-from stepwell.core.limits import SchedulerLimits
+from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_SILENT_STEPS, SchedulerLimits
 from stepwell.core.plan import Obstacle, StepPlan
 from stepwell.core.plan_check import BrokenRuleError, check_plan
 from stepwell.core.protocols import KVAllocator, NotNow, SchedulerPolicy
@@ -37,15 +37,6 @@ from stepwell.core.recovery import recover
 from stepwell.core.request import Request
 from stepwell.core.state import State, StepRecord
 from stepwell.core.types import DECODING, FINISHED, FOREVER, PREFILLING, SWAPPED, SWAPPING_IN, SWAPPING_OUT, RequestId
-
-MAX_BARREN_PLANS = 4
-"""A policy whose plans come to nothing is asked again at most so often at one time."""
-
-AUDIT_TURNS = 16_384
-"""How often, in calls of ``handle``, every law about tables and pages is checked in production (about 1 ms each)."""
-
-MAX_SILENT_STEPS = 10_000
-"""Steps in a row without a token after which a policy is taken to run in circles: more than any prompt has chunks."""
 
 MakePolicy = Callable[[str, dict[str, object]], SchedulerPolicy]
 

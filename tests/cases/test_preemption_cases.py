@@ -9,10 +9,10 @@ import pytest
 from stepwell.core.errors import PolicyError
 from stepwell.core.events import Event
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Resumed
-from stepwell.core.limits import SchedulerLimits
+from stepwell.core.limits import MAX_SILENT_STEPS, SchedulerLimits
 from stepwell.core.plan import Preemption, StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, SchedulerView
-from stepwell.core.scheduler import MAX_SILENT_STEPS, Scheduler
+from stepwell.core.scheduler import Scheduler
 from stepwell.core.types import PreemptMode
 from stepwell.policies.toolkit import OrderedLine, by_arrival
 from stepwell.sim.cost.linear import Linear

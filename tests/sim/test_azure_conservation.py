@@ -76,7 +76,8 @@ class Tally:
                 assert it.request not in self.ends, f"request {it.request} ended twice"
                 self.ends[it.request] = it
             elif isinstance(it, Preempted):
-                self.preemptions[it.request] += 1
+                # A swap for a better class loses no work and is not bounded.
+                self.preemptions[it.request] += (it.mode, it.reason) != ("swap", "gives way")
                 self.modes[it.mode] += 1
                 self.lost += it.tokens if it.mode == "recompute" else 0
             elif isinstance(it, Launch) and (it.swap_out or it.swap_in):

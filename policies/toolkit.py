@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
-from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, PreemptMode, RequestId
+from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING, PreemptMode, RequestId
 from stepwell.policies.line import OrderedLine, Rank, by_arrival
 
 __all__ = ["OrderedLine", "Rank", "by_arrival", "pack", "seconds"]
@@ -60,7 +60,7 @@ def pack(
     loose = _in_order(view, rank) if view.loose else ()
     decoding = len(view.decoding) if decode else 0
     budget = view.token_budget - decoding
-    slices, need = _slices(view, loose, budget)
+    slices, need, left = _slices(view, loose, budget)
     if decode:
         need += view.growth()
     if need > view.free_pages:
@@ -70,6 +70,8 @@ def pack(
         if slices:
             return StepPlan(decode=decode, slices=slices)
         return DECODE_ON if decoding else StepPlan()
+    if slices and left <= 0 and not yields and head.state is WAITING and head.ready:
+        return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
     if seats is None:
         seats = view.running_limit - view.running
     filler = _Filler(view, line, rank, mode, yields, seats, budget, need)
@@ -96,8 +98,8 @@ def pack(
     )
 
 
-def _slices(view: SchedulerView, loose: Sequence[RequestView], budget: int) -> tuple[list[Part], int]:
-    """Go on with loose requests in order as far as ``budget`` reaches; also the pages they need for it."""
+def _slices(view: SchedulerView, loose: Sequence[RequestView], budget: int) -> tuple[list[Part], int, int]:
+    """Go on with loose requests in order as far as ``budget`` reaches; the pages they need for it; the budget left."""
     slices: list[Part] = []
     pages = 0
     for request in loose:
@@ -107,7 +109,7 @@ def _slices(view: SchedulerView, loose: Sequence[RequestView], budget: int) -> t
         slices.append((request.id, tokens))
         budget -= tokens
         pages += view.slice_pages(request, tokens)
-    return slices, pages
+    return slices, pages, budget
 
 
 def _in_order(view: SchedulerView, rank: Rank) -> Sequence[RequestView]:
@@ -172,7 +174,7 @@ class _Filler:
         kept = self.spend(list(others.items()))
         self.fill(self.rank(worse[0], now_ns)[0])
         sent = {item.request for item in self.preempt}
-        more, _ = _slices(self.view, [request for request in worse if request.id not in sent], self.budget)
+        more, _, _ = _slices(self.view, [request for request in worse if request.id not in sent], self.budget)
         return kept + self.spend(more)
 
     def fill(self, below: int | None = None) -> None:

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 TYPING := .cache/typing/stepwell
 
-.PHONY: help venv test test-all check bench demo clean
+.PHONY: help venv test test-all check bench demo compiled pure fresh clean
 .DELETE_ON_ERROR:
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo 'make test      the quick tests, in parallel;  make test-all: every test'
 	@echo 'make check     lint, format, types, architecture'
 	@echo 'make bench     speed of the scheduler and of the simulator'
+	@echo 'make compiled  the hot path compiled with mypyc, about twice as fast, the same decisions;  make pure: without'
 	@echo 'make venv      only install into .venv (PYTHON=python3.12 chooses the interpreter)'
 	@echo 'make clean     remove everything that was generated, .venv included'
 
@@ -29,25 +30,36 @@ $(TYPING):
 	@mkdir -p $(@D)
 	@ln -sfn ../.. $@
 
-test: $(STAMP)
+# An extension module outlives an edit of its source and would be imported instead: old ones go before anything runs.
+fresh: $(STAMP)
+	@$(BIN)/python benchmarks/compile.py check
+
+test: fresh
 	$(BIN)/python -m pytest -q -m "not slow" -n auto
 
-test-all: $(STAMP)
+test-all: fresh
 	$(BIN)/python -m pytest -q -n auto
 
-check: $(STAMP) | $(TYPING)
+check: fresh | $(TYPING)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=.cache/typing $(BIN)/mypy -p stepwell
 	$(BIN)/python -m pytest -q tests/test_architecture.py
 
-bench: $(STAMP)
+bench: fresh
 	$(BIN)/stepwell bench scheduler
 	$(BIN)/stepwell bench sim
 
-demo: $(STAMP)
+demo: fresh
 	$(BIN)/stepwell demo
 
-clean:
+compiled: $(STAMP)
+	@$(BIN)/python benchmarks/compile.py build
+
+pure:
+	rm -rf .cache/compiled
+	find */ -name '*.so' -type f -exec rm -f {} +
+
+clean: pure
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -21,6 +21,7 @@ from typing import NoReturn, Protocol, cast
 
 import stepwell
 from stepwell.cli.logs import LEVELS, set_level
+from stepwell.core.build_kind import build_kind
 from stepwell.core.errors import CapacityError, InvariantError, PolicyError, StepwellError
 
 COMMANDS = {
@@ -136,8 +137,12 @@ def _root() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    root.add_argument("--version", action="version", version=f"stepwell {stepwell.__version__}")
+    root.add_argument("--version", action="version", version=_version())
     return root
+
+
+def _version() -> str:
+    return f"stepwell {stepwell.__version__} ({build_kind()} core)"
 
 
 def _say(text: str) -> None:
@@ -150,7 +155,7 @@ def _bug(error: BaseException) -> int:
     try:
         handle, name = tempfile.mkstemp(prefix="stepwell-bug-", suffix=".log")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(f"stepwell {stepwell.__version__}, {sys.version}\n{' '.join(sys.argv)}\n\n{text}")
+            file.write(f"{_version()}, {sys.version}\n{' '.join(sys.argv)}\n\n{text}")
         where = f"the evidence is in {Path(name)}"
     except OSError:
         where = "and the evidence could not be written:\n" + text

@@ -20,7 +20,8 @@ examples:
   stepwell bench sim --traces ../shared/traces --json > speed.jsonl
 
 --json prints one object a line.  Times end in _us, speeds in _per_s, memory in _mb (the most so far); a line
-"machine" says how fast plain Python runs, to compare figures of different machines by.
+"machine" says how fast plain Python runs, to compare figures of different machines by;
+"build" is "pure" or "compiled".
 """
 
 _TRACES = Path("../shared/traces")
@@ -57,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
 def in_words(line: Line) -> str:
     """A line for a person."""
     if line["bench"] == "machine":
-        return f"machine: {line['loop_ns_per_iteration']} ns an iteration of plain Python {line['python']}"
+        speed = f"{line['loop_ns_per_iteration']} ns an iteration of plain Python {line['python']}"
+        return f"machine: {speed}; Stepwell's core is {line['build']}"
     if "skipped" in line:
         return f"{line['workload']}: skipped, {line['skipped']}"
     if line["bench"] == "sim":

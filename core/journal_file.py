@@ -22,7 +22,6 @@ from stepwell.core.instructions import Instruction
 from stepwell.core.journal import (
     Gap,
     Header,
-    JournalEncoder,
     Prompt,
     Record,
     Sampled,
@@ -31,6 +30,7 @@ from stepwell.core.journal import (
     decode_records,
     encode_header,
 )
+from stepwell.core.journal_encoder import JournalEncoder
 from stepwell.core.types import RequestId, StepId
 
 BATCH_TURNS = 256

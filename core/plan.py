@@ -54,3 +54,16 @@ class StepPlan(msgspec.Struct, gc=False):
     hold: Sequence[RequestId] = ()
     reject: Sequence[tuple[RequestId, str]] = ()
     blocked: Obstacle | None = None
+
+
+class BrokenRuleError(Exception):
+    """Internal to the core: becomes a ``PolicyFault`` instruction.
+
+    Not in ``plan_check``, which may be compiled: a compiled ``except`` checks the class of what it names, and is upset
+    if the next handler gives the same name to something else.
+    """
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(rule, detail)
+        self.rule = rule
+        self.detail = detail

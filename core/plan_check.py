@@ -8,19 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepwell.core.plan import BrokenRuleError as BrokenRuleError
 from stepwell.core.plan import Part, StepPlan
 from stepwell.core.request import Request
 from stepwell.core.state import State
 from stepwell.core.types import SWAPPING_IN, RequestId
-
-
-class BrokenRuleError(Exception):
-    """Internal to the core: becomes a ``PolicyFault`` instruction."""
-
-    def __init__(self, rule: str, detail: str) -> None:
-        super().__init__(rule, detail)
-        self.rule = rule
-        self.detail = detail
 
 
 def check_plan(plan: StepPlan, state: State) -> bool:

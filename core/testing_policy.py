@@ -38,6 +38,7 @@ from stepwell.core.events import Submitted, Timer
 from stepwell.core.instructions import Admitted
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, RequestView, SchedulerPolicy, SchedulerView
+from stepwell.core.request import Request
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.testing_play import REBUILD, ConformanceError, Play, Scenario, Turn, scenarios
 from stepwell.core.types import NS_PER_MS, NS_PER_S, RequestId, RequestState
@@ -45,6 +46,7 @@ from stepwell.core.types import NS_PER_MS, NS_PER_S, RequestId, RequestState
 MakePolicy = Callable[[], SchedulerPolicy]
 
 _REQUEST = frozenset(name for name in vars(RequestView) if not name.startswith("_"))
+_FIELDS = [name for name in dir(Request) if not name.startswith("_")]
 _VIEW = frozenset(name for name in vars(SchedulerView) if not name.startswith("_"))
 
 
@@ -213,7 +215,7 @@ def _digest(scheduler: Scheduler) -> object:
     state = scheduler.state
     tables = [state.requests, state.waiting, state.swapped, state.loose, state.draining, state.group.members]
     numbers = [
-        [value for slot in request.__slots__ if isinstance(value := getattr(request, slot), (int, str, RequestState))]
+        [value for name in _FIELDS if isinstance(value := getattr(request, name), (int, str, RequestState))]
         for request in state.requests.values()
     ]
     flights = [(step.id, step.tick, list(step.sampled)) for step in state.inflight]

@@ -1,8 +1,8 @@
 """Measures the scheduler and the simulator on this machine, as numbers with units.
 
 Every line that comes out is a flat table.  ``machine`` lines say how fast plain Python runs here, so that figures of
-different machines can be compared; times of the scheduler are medians by the wall clock, speeds of the simulator go by
-processor time of its loop.
+different machines can be compared, and every line whether the core is compiled; times of the scheduler are medians by
+the wall clock, speeds of the simulator go by processor time of its loop.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from statistics import median, quantiles
 import msgspec
 
 from stepwell.core.build import build_scheduler
+from stepwell.core.build_kind import build_kind
 from stepwell.core.config import Config, JournalConfig, MemoryConfig, SchedulerConfig, validate
 from stepwell.core.errors import UserError
 from stepwell.core.events import Event, StepDone, Submitted
@@ -59,6 +60,7 @@ def machine() -> Line:
     best_ns = min(_spin(rounds) for _ in range(5))
     return {
         "bench": "machine",
+        "build": build_kind(),
         "loop_ns_per_iteration": round(best_ns / rounds, 2),
         "python": platform.python_version(),
         "implementation": sys.implementation.name,
@@ -96,6 +98,7 @@ def bench_scheduler(policy: str = "fcfs", *, steps: int = STEPS) -> Iterator[Lin
         seen.append(drive.running)
         yield {
             "bench": "scheduler",
+            "build": build_kind(),
             "policy": policy,
             "running": drive.running,
             "waiting": 0,
@@ -110,6 +113,7 @@ def bench_scheduler(policy: str = "fcfs", *, steps: int = STEPS) -> Iterator[Lin
         change_us = drive.changing(steps)
         yield {
             "bench": "scheduler",
+            "build": build_kind(),
             "policy": policy,
             "running": drive.running,
             "waiting": waiting,
@@ -215,22 +219,21 @@ def bench_sim(
             journal=JournalConfig(keep_segments=0),
         )
     )
+    line: Line = {"bench": "sim", "build": build_kind(), "policy": policy}
     with tempfile.TemporaryDirectory(prefix="stepwell-bench-") as folder:
         journal = Path(folder) / "bench.jsonl"
         for load in LOADS:
             workload = common_workload(requests, load)
             for path in (None, journal):
-                line: Line = {"bench": "sim", "policy": policy, "workload": "common", "load": load}
-                yield line | _speed(config, workload, path, repeats)
+                yield {**line, "workload": "common", "load": load} | _speed(config, workload, path, repeats)
         file = traces / MOONCAKE if traces is not None else None
         if file is None or not file.is_file():
-            yield {"bench": "sim", "workload": MOONCAKE, "skipped": f"not found in {traces or 'any folder given'}"}
+            yield {**line, "workload": MOONCAKE, "skipped": f"not found in {traces or 'any folder given'}"}
             return
         whole = read_trace(file, debucket=True)
         workload = scale_rate(whole, 0.9 * MOONCAKE_SATURATED / whole.profile().rate_per_s)
         for path in (None, journal):
-            line = {"bench": "sim", "policy": policy, "workload": MOONCAKE, "load": 0.9}
-            yield line | _speed(config, workload, path, repeats)
+            yield {**line, "workload": MOONCAKE, "load": 0.9} | _speed(config, workload, path, repeats)
 
 
 def _speed(config: Config, workload: Workload, journal: Path | None, repeats: int) -> Line:

@@ -18,7 +18,8 @@ from stepwell.core.engine import Engine
 from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event
 from stepwell.core.instructions import Finished, Instruction, Rejected
-from stepwell.core.journal import Header, JournalEncoder, encode_header
+from stepwell.core.journal import Header, encode_header
+from stepwell.core.journal_encoder import JournalEncoder
 from stepwell.core.registry import complete
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from stepwell.core.journal import JournalEncoder
+from stepwell.core.journal_encoder import JournalEncoder
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.types import FOREVER
 from stepwell.sim.cost.linear import Linear

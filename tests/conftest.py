@@ -1,0 +1,32 @@
+"""Says which build is tested, and tests none that was compiled from other sources than these."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepwell.benchmarks.compile import ROOT, wrong
+from stepwell.core.build_kind import build_kind
+
+PURE_ONLY = (
+    "tests/cases/test_scheduler_cases.py::test_sc_5",
+    "tests/core/test_engine_trouble.py::test_when_a_law_is_broken_everybody_is_told",
+    "tests/core/test_engine_trouble.py::test_a_broken_law_breaks_the_replay_at_the_same_place",
+)
+"""They replace methods of the core, or count its lines."""
+
+
+def pytest_configure() -> None:
+    why = wrong(ROOT)
+    if why:
+        pytest.exit(f"the compiled modules are stale: {why}. Go on with `make compiled`, or `make pure`.", 2)
+
+
+def pytest_report_header() -> str:
+    return f"stepwell: {build_kind()} core"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if build_kind() == "compiled":
+        for item in items:
+            if item.nodeid.startswith(PURE_ONLY):
+                item.add_marker(pytest.mark.skip(reason="replaces or counts Python code of the core: make pure"))

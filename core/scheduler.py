@@ -179,8 +179,8 @@ class Scheduler:
         try:
             plan = state.policy.plan(state.view)
             quiet = check_plan(plan, state)
-        except BrokenRuleError as error:
-            return self._fail_policy(error.rule, error.detail)
+        except BrokenRuleError as broken:
+            return self._fail_policy(broken.rule, broken.detail)
         except Exception as error:
             return self._fail_policy("plan raised", f"{type(error).__name__}: {error}")
         step = self._applier.decode(plan) if quiet else self._applier.apply(plan)

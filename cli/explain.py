@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from stepwell.cli.progress import Bar
 from stepwell.sim.explain import explain
 
 HELP = "Tell one request's story from a journal: why it waited, for whom it gave way, what that cost, how it ended."
@@ -30,7 +31,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    story = explain(args.file, args.request)
+    with Bar("reading the journal") as bar:
+        story = explain(args.file, args.request, bar)
     if args.json:
         print(msgspec.json.encode(story).decode())
         return 0

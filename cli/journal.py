@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from stepwell.cli.progress import Bar
 from stepwell.cli.tables import console, print_runs
 from stepwell.core.errors import UserError
 from stepwell.core.types import NS_PER_S
@@ -66,7 +67,8 @@ def _show(args: argparse.Namespace) -> int:
 
 
 def _stat(args: argparse.Namespace) -> int:
-    found = stat(args.file)
+    with Bar("reading the journal") as bar:
+        found = stat(args.file, bar)
     if args.json:
         print(as_json(found))
         return 0

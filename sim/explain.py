@@ -27,7 +27,7 @@ from stepwell.core.instructions import (
 from stepwell.core.journal import Repeated
 from stepwell.core.snapshot import SchedulerSnapshot
 from stepwell.core.types import NS_PER_S, RequestId
-from stepwell.sim.journal_read import MISFIT, Stretch, misfit, stretches, turns
+from stepwell.sim.journal_read import MISFIT, Stretch, Told, misfit, stretches, turns
 from stepwell.sim.wording import Wait, many, named, refusal, seconds
 
 END = {
@@ -82,10 +82,10 @@ class Story(msgspec.Struct):
         ]
 
 
-def explain(path: Path, request: RequestId) -> Story:
+def explain(path: Path, request: RequestId, told: Told | None = None) -> Story:
     """The story of ``request``.  Raises ``UserError`` if the journal does not tell of it."""
     first, last = 0, 0
-    for part in stretches(path):
+    for part in stretches(path, told):
         narrator = _Narrator(request, part)
         try:
             narrator.read(part)

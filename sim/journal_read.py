@@ -5,7 +5,7 @@ Nothing is decided again here (``sim.replay`` does that), so a journal of any le
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,10 +22,17 @@ from stepwell.sim.metrics import RunMetrics
 from stepwell.sim.summary import Summary, summarise
 
 
+Told = Callable[[int], None]
+"""Progress: told now and then how many records have been read."""
+
+TOLD_EVERY = 4096
+
+
 class Stretch(msgspec.Struct):
     """Segments that follow one another without a gap; only the first stretch of a whole journal begins at nothing."""
 
     segments: list[Segment]
+    told: Told | None = None
 
     @property
     def header(self) -> Header:
@@ -47,11 +54,14 @@ class Stretch(msgspec.Struct):
 
     def records(self) -> Iterator[Record]:
         for segment in self.segments:
-            yield from segment.records()
+            for number, record in enumerate(segment.records()):
+                if self.told is not None and not number % TOLD_EVERY:
+                    self.told(number)
+                yield record
 
 
-def stretches(path: Path) -> list[Stretch]:
-    """The journal that begins at ``path``.  Raises ``UserError`` if there is none or it is damaged."""
+def stretches(path: Path, told: Told | None = None) -> list[Stretch]:
+    """The journal that begins at ``path``; ``told`` hears of the reading.  Raises ``UserError`` if there is none or it is damaged."""
     try:
         segments = open_journal(path)
     except OSError as error:
@@ -62,7 +72,7 @@ def stretches(path: Path) -> list[Stretch]:
         if follows and not segment.after_gap:
             found[-1].segments.append(segment)
         else:
-            found.append(Stretch([segment]))
+            found.append(Stretch([segment], told))
     return found
 
 
@@ -127,9 +137,9 @@ class JournalStat(msgspec.Struct):
     summary: Summary | None = None
 
 
-def stat(path: Path) -> JournalStat:
+def stat(path: Path, told: Told | None = None) -> JournalStat:
     """Read the whole journal once.  Raises ``UserError`` naming file and line if it is damaged."""
-    parts = stretches(path)
+    parts = stretches(path, told)
     found = JournalStat(str(path), parts[-1].header)
     try:
         metrics = _read(parts, found)

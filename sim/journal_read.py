@@ -21,7 +21,6 @@ from stepwell.core.types import RequestId
 from stepwell.sim.metrics import RunMetrics
 from stepwell.sim.summary import Summary, summarise
 
-
 Told = Callable[[int], None]
 """Progress: told now and then how many records have been read."""
 
@@ -61,7 +60,10 @@ class Stretch(msgspec.Struct):
 
 
 def stretches(path: Path, told: Told | None = None) -> list[Stretch]:
-    """The journal that begins at ``path``; ``told`` hears of the reading.  Raises ``UserError`` if there is none or it is damaged."""
+    """The journal that begins at ``path``; ``told`` hears of its being read.
+
+    Raises ``UserError`` if there is none or it is damaged.
+    """
     try:
         segments = open_journal(path)
     except OSError as error:

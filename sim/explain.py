@@ -94,8 +94,8 @@ def explain(path: Path, request: RequestId, told: Told | None = None) -> Story:
         if narrator.found:
             return narrator.story()
         first, last = first or narrator.first_id, narrator.last_id or last
-    told = f"it tells of requests {first} to {last}" if last else "it tells of no request at all"
-    raise UserError(f"there is no request {request} in {path}: {told}", field="request")
+    whom = f"it tells of requests {first} to {last}" if last else "it tells of no request at all"
+    raise UserError(f"there is no request {request} in {path}: {whom}", field="request")
 
 
 class _Narrator:

@@ -8,6 +8,7 @@ under its name only once its header is complete.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -46,10 +47,36 @@ def segment_path(first: Path, number: int) -> Path:
 
 
 def later_segments(first: Path) -> list[tuple[int, Path]]:
-    """Every later segment beside ``first`` with its number, in order."""
-    name = re.compile(rf"{re.escape(first.stem)}\.(\d{{5,}}){re.escape(first.suffix)}\Z")
+    """Every later segment beside ``first`` with its number, in order; damaged ones too, but nothing else of such a
+    name."""
+    return [(number, each) for number, each in _so_named(first) if _number_in(each) in (number, None)]
+
+
+def _so_named(first: Path) -> list[tuple[int, Path]]:
+    """What has the name of a later segment, and may be a file of the user's all the same (a date has its form)."""
+    name = re.compile(rf"{re.escape(first.stem)}\.(\d{{5,}}){re.escape(first.suffix)}\Z", re.ASCII)
     found = [(int(match[1]), each) for each in first.parent.iterdir() if (match := name.match(each.name))]
-    return sorted(found)
+    return sorted((number, each) for number, each in found if each == segment_path(first, number))
+
+
+_MARK = b'{"stepwell_journal"'
+"""What every header begins with."""
+
+_NO_SEGMENT = -1
+
+
+def _number_in(path: Path) -> int | None:
+    """The segment number in a file's header; None if the header cannot be read, ``_NO_SEGMENT`` if there is none."""
+    if not path.is_file():
+        return _NO_SEGMENT
+    with path.open("rb") as file:
+        if file.read(len(_MARK)) != _MARK:
+            return _NO_SEGMENT
+        file.seek(0)
+        try:
+            return decode_header(file.readline(), name=str(path)).segment
+        except UserError:
+            return None
 
 
 class TokenRecorder:
@@ -96,12 +123,15 @@ class JournalWriter:
         self._batch_turns = batch_turns
         self._unwritten = 0
         self._segment = 0
+        self._written = deque([path])
+        """Segments that are there, oldest first."""
         self._gap = ""
         self._gap_turns = 0
         self._retry_at = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        for _, old in later_segments(path):
-            old.unlink()  # or an older journal of this name would be taken for the continuation
+        for number, old in _so_named(path):
+            if _number_in(old) == number:
+                old.unlink()  # or an older journal of this name would be taken for the continuation
         head = encode_header(header)
         self._file = _begin(path, head)
         self._size = self._head = len(head)
@@ -176,6 +206,8 @@ class JournalWriter:
         lost = self.encoder.take(flush=True)
         assert self._gap or not lost
         number = self._segment + 1
+        while segment_path(self.path, number).exists():
+            number += 1  # somebody else's file; a reader goes on from the snapshot
         header = msgspec.structs.replace(self._header, segment=number, snapshot=msgspec.Raw(self._snapshot()))
         head = encode_header(header)
         if self._gap:
@@ -196,9 +228,10 @@ class JournalWriter:
         with suppress(OSError):
             self._file.close()
         self._file, self._segment, self._size, self._head, self._gap = file, number, len(head), len(head), ""
-        if self._keep and number >= self._keep:
+        self._written.append(path)
+        if self._keep and len(self._written) > self._keep:
             with suppress(OSError):
-                segment_path(self.path, number - self._keep).unlink()
+                self._written.popleft().unlink()
 
 
 def _begin(path: Path, head: bytes) -> BinaryIO:
@@ -234,6 +267,28 @@ class Segment(msgspec.Struct):
         with self.path.open("rb") as file:
             file.readline()
             yield from decode_records(file, name=str(self.path))
+
+
+def torn_bytes(path: Path) -> int:
+    """How much of a segment's end is a record only begun: the writer crashed.  0 if its last line is whole."""
+    with path.open("rb") as file:
+        at = file.seek(0, 2)
+        tail = b""
+        while at and b"\n" not in tail:
+            size = min(at, _BLOCK)
+            at = file.seek(at - size)
+            tail = file.read(size) + tail
+    line = tail.rpartition(b"\n")[2]
+    if not line or len(line) == len(tail):
+        return 0
+    try:
+        decode_record(line)
+    except msgspec.DecodeError:
+        return len(line)
+    return 0
+
+
+_BLOCK = 1 << 16
 
 
 def open_journal(path: Path) -> list[Segment]:

@@ -19,7 +19,7 @@ from stepwell.core.engine import Engine
 from stepwell.core.errors import UserError
 from stepwell.core.invariants import check_state
 from stepwell.core.journal import Gap
-from stepwell.core.journal_file import JournalWriter, later_segments, open_journal, segment_path
+from stepwell.core.journal_file import JournalWriter, later_segments, open_journal, segment_path, torn_bytes
 from stepwell.core.registry import names
 from stepwell.core.snapshot import capture
 from stepwell.sim.backend import EchoBackend
@@ -71,6 +71,7 @@ def test_a_line_torn_anywhere_costs_that_line_only(tmp_path: Path) -> None:
         path.write_bytes(whole[:-cut])
         # Without its line feed only, or whole lines cut away, nothing is torn.
         assert replays(path).turns == (turns if cut == 1 else turns - 1), cut
+        assert torn_bytes(path) == (0 if cut in (1, last) else last - cut), cut
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
@@ -182,7 +183,9 @@ def test_an_older_journal_of_the_name_is_gone(tmp_path: Path) -> None:
     path, other = tmp_path / "run[1].jsonl", tmp_path / "run[1].more.jsonl"
     record(fixed_case(1, "fcfs", "paged"), path, beside=[RotateEvery(2)])
     assert len(later_segments(path)) > 9
-    segment_path(path, 123_456).write_bytes(b"a very old one")
+    segment_path(path, 123_456).write_bytes(
+        segment_path(path, 1).read_bytes().replace(b'"segment":1', b'"segment":123456')
+    )
     other.write_bytes(b"something else")
     record(SMALL, path)
     assert later_segments(path) == []
@@ -190,10 +193,38 @@ def test_an_older_journal_of_the_name_is_gone(tmp_path: Path) -> None:
     assert replays(path).segments == 1
 
 
+def test_files_of_the_user_that_have_the_name_of_a_segment_stay(tmp_path: Path) -> None:
+    """A note, an empty file, a folder, another journal (its first segment) by date, and one in the way of rotation."""
+    path = tmp_path / "run.jsonl"
+    record(SMALL, tmp_path / "run.20231117.jsonl")
+    for name, text in (("run.20231116.jsonl", b'{"mine":1}\n'), ("run.20231115.jsonl", b""), ("run.00002.jsonl", b"2")):
+        (tmp_path / name).write_bytes(text)
+    (tmp_path / "run.20231118.jsonl").mkdir()
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir() if each.is_file()}
+    case = fixed_case(1, "fcfs", "paged")
+    for keep in (0, 2):
+        record(case, path, beside=[RotateEvery(9)], keep_segments=keep)
+        assert {name: (tmp_path / name).read_bytes() for name in before} == before
+        assert (tmp_path / "run.20231118.jsonl").is_dir()
+        assert [number for number, _ in later_segments(path)][: 2 if keep == 0 else 0] == ([1, 3] if keep == 0 else [])
+        replays(path)
+    assert len(later_segments(path)) == 2
+
+
+def test_a_segment_with_a_damaged_header_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(fixed_case(1, "fcfs", "paged"), path, beside=[RotateEvery(9)])
+    segment_path(path, 2).write_bytes(segment_path(path, 2).read_bytes()[:50])
+    with pytest.raises(UserError, match=r"run.00002.jsonl is not a Stepwell journal"):
+        replay(path)
+
+
 def test_segments_beyond_five_digits_stay_in_order(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
+    record(SMALL, path)
+    whole = path.read_bytes()
     for number in (100_000, 7, 99_999):
-        segment_path(path, number).touch()
+        segment_path(path, number).write_bytes(whole.replace(b'"segment":0', b'"segment":%d' % number, 1))
     (tmp_path / "run.00008.jsonl.part").touch()
     (tmp_path / "run.0009.jsonl").touch()
     assert [number for number, _ in later_segments(path)] == [7, 99_999, 100_000]
@@ -335,8 +366,8 @@ def test_no_token_is_in_a_journal_of_decisions(tmp_path: Path) -> None:
     assert not [number for number in numbers if number >= 1_000_000]
     words = set(re.findall(rb'"([^"]*)"', b"\n".join(path.read_bytes().splitlines()[1:])))
     known = b"submit launch done finished admitted preempted blocked resumed rejected repeat cancel chat default pages"
-    known += b" seats budget swap recompute stop length queue_full host_pages"
-    assert words <= {*known.split(), b"short of pages", b"pages run short", b"pages ran out"} | _reasons(words)
+    known += b" seats budget swap recompute stop length queue_full in_flight policy"
+    assert words <= {*known.split(), b"", b"short of pages", b"pages run short", b"pages ran out"} | _reasons(words)
     replays(path)
 
 

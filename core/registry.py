@@ -12,6 +12,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from operator import attrgetter
@@ -21,7 +22,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from stepwell.core.config import Config, CostConfig, MemoryConfig
-from stepwell.core.errors import UserError
+from stepwell.core.errors import StepwellError, UserError
 from stepwell.core.protocols import CostModel, KVAllocator, SchedulerPolicy
 from stepwell.core.schema import convert, unknown
 
@@ -45,6 +46,9 @@ _DUTIES = {
     "backends": ("execute",),
 }
 """What tells at once that a class is of another group; conformance checks the rest."""
+
+_MACHINERY = (__file__, importlib.__file__)
+"""Whose lines say nothing of where a plugin went wrong."""
 
 _SINGULAR = {"policies": "policy"}
 _OURS = "stepwell"
@@ -110,6 +114,8 @@ def load(group: Group, name: str, *, base: Path | None = None, registered_only: 
     field = _ASKED_AT[group][0]
     if ":" in name and not registered_only:
         thing = _by_path(name, base or Path(), field)
+    elif name.endswith(".py") and not registered_only:
+        raise _which_class(group, name, base or Path(), field)
     else:
         found = _registered(group, name, field)
         bring = functools.partial(importlib.import_module, found.target.partition(":")[0])
@@ -143,22 +149,48 @@ def _by_path(name: str, base: Path, field: str) -> object:
 
 
 def _attribute(bring: functools.partial[types.ModuleType], target: str, origin: str, field: str) -> object:
-    """An attribute of the module that ``bring`` imports; whatever a plugin's import raises is told, not thrown."""
+    """An attribute of the module that ``bring`` imports."""
     attribute = target.rpartition(":")[2]
-    try:
-        module = bring()
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(
-            f"{target} cannot be loaded ({origin}): {type(error).__name__}: {error}", field=field
-        ) from error
+    module = _load_module(bring, target, origin, field)
     try:
         return attrgetter(attribute)(module)
     except AttributeError:
         own = [key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
         public = [key for key in own if not key.startswith("_") and isinstance(vars(module)[key], type)]
         raise unknown(f"class ({origin})", attribute, public, field=field) from None
+
+
+def _load_module(bring: functools.partial[types.ModuleType], target: str, origin: str, field: str) -> types.ModuleType:
+    """What ``bring`` imports; whatever a plugin's import raises is told, not thrown."""
+    try:
+        return bring()
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{target} cannot be loaded ({origin}): {_told(error)}", field=field) from error
+
+
+def _told(error: BaseException, otherwise: types.CodeType | None = None) -> str:
+    """The error and where a plugin raised it (``otherwise``, if that was not in its own code)."""
+    what = f"{type(error).__name__}: {(isinstance(error, SyntaxError) and error.msg) or error}"
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{what} ({error.filename}:{error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [each for each in frames if each.filename not in _MACHINERY and not each.filename.startswith("<frozen")]
+    if theirs:
+        return f"{what} ({theirs[-1].filename}:{theirs[-1].lineno})"
+    return what + (f" ({otherwise.co_filename}:{otherwise.co_firstlineno})" if otherwise else "")
+
+
+def _which_class(group: Group, name: str, base: Path, field: str) -> UserError:
+    """What to write instead of a file's name alone: a class in it."""
+    path = base / name
+    module = vars(_load_module(functools.partial(_run_file, path, field), name, str(path), field))
+    fit = [key for key, value in module.items() if not key.startswith("_") and not _problem(value, group)]
+    found = f"it has {', '.join(sorted(fit))}" if fit else f"no class in it looks like a {_word(group)}"
+    return UserError(
+        f"{name!r} names a file and no class; write {name}:{fit[0] if fit else 'ClassName'} ({found})", field=field
+    )
 
 
 def _run_file(path: Path, field: str) -> types.ModuleType:
@@ -185,15 +217,21 @@ def _run_file(path: Path, field: str) -> types.ModuleType:
 
 
 def _checked(thing: object, group: Group, name: str, field: str) -> type[Any]:
+    problem = _problem(thing, group)
+    if problem:
+        raise UserError(f"{name!r} {problem}", field=field)
+    return cast(type[Any], thing)
+
+
+def _problem(thing: object, group: Group) -> str:
+    """Why it is no plugin of the group; empty if it looks like one."""
     if not isinstance(thing, type):
-        raise UserError(f"{name!r} is not a class but a {type(thing).__name__}", field=field)
+        return f"is not a class but a {type(thing).__name__}"
     options = getattr(thing, "Options", None)
     if not (isinstance(options, type) and issubclass(options, msgspec.Struct)):
-        raise UserError(f"{name!r} has no nested msgspec struct named Options", field=field)
+        return "has no nested msgspec struct named Options"
     missing = [each for each in _DUTIES.get(group, ()) if not hasattr(thing, each)]
-    if missing:
-        raise UserError(f"{name!r} is no {_word(group)}: it lacks {', '.join(missing)}", field=field)
-    return thing
+    return f"is no {_word(group)}: it lacks {', '.join(missing)}" if missing else ""
 
 
 # ------------------------------------------------------------------------------------------------ making
@@ -201,7 +239,12 @@ def _checked(thing: object, group: Group, name: str, field: str) -> type[Any]:
 
 def make_options(plugin: type[Any], options: Mapping[str, object], *, field: str) -> Any:
     """The plugin's typed options; a wrong key or value is a ``UserError`` that names ``field.KEY``."""
-    return convert(dict(options), plugin.Options, field=field)
+    try:
+        return convert(dict(options), plugin.Options, field=field)
+    except StepwellError:
+        raise
+    except Exception as error:
+        raise UserError(f"the options of {plugin.__qualname__} cannot be made: {_told(error)}", field=field) from error
 
 
 def make(
@@ -213,9 +256,26 @@ def make(
     registered_only: bool = False,
     **arguments: Any,
 ) -> Any:
-    """Load a plugin and call it with its typed options and ``arguments``."""
+    """Load a plugin and call it with its typed options and ``arguments``.
+
+    What somebody else's plugin raises is theirs to mend, so all of it becomes a ``UserError``; one of its own that
+    names an option (``options.KEY``, after whatever it takes itself to be called) names the option's full path.
+    """
+    field, at = _ASKED_AT[group]
     plugin = load(group, name, base=base, registered_only=registered_only)
-    return plugin(make_options(plugin, options or {}, field=_ASKED_AT[group][1]), **arguments)
+    made = make_options(plugin, options or {}, field=at)
+    try:
+        return plugin(made, **arguments)
+    except UserError as error:
+        key = error.field.partition("options.")[2]
+        raise UserError(error.message, field=f"{at}.{key}" if key else error.field) from error
+    except StepwellError:
+        raise
+    except Exception as error:
+        if plugin.__module__.startswith(f"{_OURS}."):
+            raise  # a bug of ours, told as one
+        told = _told(error, getattr(plugin.__init__, "__code__", None))
+        raise UserError(f"{name!r} cannot be made: {told}", field=field) from error
 
 
 def make_policy(

@@ -11,6 +11,7 @@ chat yields no more than one seat to them.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Annotated
 
 import msgspec
 
@@ -30,7 +31,7 @@ class ChatBatch:
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """``aging_s``: the oldest batch request ranks as chat at this age.  ``preempt``: how batch gives way."""
 
-        aging_s: float = 30.0
+        aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         preempt: PreemptMode = "swap"
 
     def __init__(self, options: Options) -> None:

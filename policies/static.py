@@ -6,6 +6,8 @@ one is formed.  Seats of requests that end early stay empty.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from stepwell.core.plan import StepPlan
@@ -22,7 +24,7 @@ class Static:
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """``batch_size``: requests a batch holds at most (the running limit, if that is smaller)."""
 
-        batch_size: int = 32
+        batch_size: Annotated[int, msgspec.Meta(ge=1)] = 32
 
     def __init__(self, options: Options) -> None:
         self.batch_size = options.batch_size

@@ -151,6 +151,27 @@ def test_replay_says_yes_and_names_the_first_difference(journal: Path, capsys: p
     assert "preempted.request" in out
 
 
+def test_replay_and_stat_say_what_a_crash_left(journal: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = journal.read_bytes()
+    last = len(whole.splitlines(keepends=True)[-1])
+    for command in (("replay",), ("journal", "stat")):
+        assert "torn" not in call(capsys, *command, journal)[1]
+        assert "unfinished" not in call(capsys, *command, journal)[1]
+        journal.write_bytes(whole[:-10])
+        status, out, _ = call(capsys, *command, journal)
+        assert status == 0
+        assert f"the last line is torn ({last - 10} bytes ignored)\n" in out
+        assert "1 request unfinished at the end\n" in out
+        journal.write_bytes(whole[:-last])
+        status, out, _ = call(capsys, *command, journal)
+        assert "torn" not in out
+        assert "1 request unfinished at the end\n" in out
+        journal.write_bytes(whole.splitlines(keepends=True)[0])
+        status, out, _ = call(capsys, *command, journal)
+        assert (status, "holds no turn" in out, "events:" in out) == (0, True, False)
+        journal.write_bytes(whole)
+
+
 def test_a_journal_for_each_policy(hand: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = hand.parent / "both.jsonl"
     assert call(capsys, "sim", hand, "--policy", "fcfs", "--policy", "static", "--journal", base)[0] == 0
@@ -211,7 +232,7 @@ def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in listed.splitlines()] == ["chat-batch", "fcfs", "static", "swap"]
     described = call(capsys, "policies", "describe", "chat-batch")[1]
     assert "promises: work conserving, bounded wait, respects rank" in described
-    assert "aging_s (float; default 30.0)" in described
+    assert "aging_s (float >= 0, <= 1000000000; default 30.0)" in described
     assert "paged" in call(capsys, "policies", "list", "--kind", "allocators")[1]
     assert json.loads(call(capsys, "policies", "describe", "static", "--json")[1])["options"][0]["name"] == "batch_size"
 

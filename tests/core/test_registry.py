@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -209,6 +208,63 @@ def test_missing_file_and_module() -> None:
     assert "neither" in str(refused(":X"))
 
 
+def test_import_that_fails_names_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "helper_of_bad.py").write_text("X = 1\n\nX / 0\n")
+    (tmp_path / "bad.py").write_text(
+        "import sys\n\nsys.path[0:0] = [DIR]\nimport helper_of_bad\n".replace("DIR", repr(str(tmp_path)))
+    )
+    before = list(sys.path)
+    try:
+        assert f"({tmp_path / 'helper_of_bad.py'}:3)" in str(refused(f"{tmp_path / 'bad.py'}:X"))
+    finally:
+        sys.path[:] = before
+    (tmp_path / "bad.py").write_text("X = 1\nimport nowhere_to_be_found\n")
+    assert f"({tmp_path / 'bad.py'}:2)" in str(refused(f"{tmp_path / 'bad.py'}:X"))
+    (tmp_path / "bad.py").write_text("X = 1\n\ndef f(:\n")
+    assert f"({tmp_path / 'bad.py'}:3)" in str(refused(f"{tmp_path / 'bad.py'}:X"))
+
+
+@pytest.mark.parametrize(
+    ("body", "says", "line"),
+    [
+        ("    def __init__(self, options):\n        self.x = {}['aging']\n", "KeyError: 'aging'", 2),
+        ("    def __init__(self, options):\n        assert False, 'never'\n", "AssertionError: never", 2),
+        ("    def __init__(self):\n        pass\n", "takes 1 positional argument", 1),
+    ],
+)
+def test_plugin_that_cannot_be_made_is_its_authors_to_mend(tmp_path: Path, body: str, says: str, line: int) -> None:
+    head = PLUGIN[: PLUGIN.index("    def __init__")]
+    path = tmp_path / "bad.py"
+    path.write_text(head + body + "    def observe(self, event): ...\n    def plan(self, view): ...\n")
+    error = refused(f"{path}:Mine")
+    assert error.field == "scheduler.policy"
+    assert f"'{path}:Mine' cannot be made" in str(error)
+    assert says in str(error)
+    assert f"({path}:{head.count(chr(10)) + line})" in str(error)
+
+
+def test_a_built_in_that_cannot_be_made_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: object, options: object) -> None:
+        raise AssertionError("never")
+
+    monkeypatch.setattr("stepwell.policies.static.Static.__init__", broken)
+    with pytest.raises(AssertionError, match="never"):
+        registry.make_policy("static")
+
+
+def test_a_file_without_a_class_says_which_classes_it_has(plugin: Path) -> None:
+    error = refused(str(plugin))
+    assert error.field == "scheduler.policy"
+    assert f"write {plugin}:Mine (it has Mine)" in str(error)
+    plugin.write_text("X = 1\n")
+    assert "write my-policy.py:ClassName (no class in it looks like a policy)" in str(
+        refused("my-policy.py", base=plugin.parent)
+    )
+    assert "cannot read nowhere.py" in str(refused("nowhere.py"))
+    with pytest.raises(UserError, match="unknown policy"):
+        registry.make_policy(str(plugin), registered_only=True)
+
+
 def test_registered_only_refuses_code_by_path(plugin: Path) -> None:
     with pytest.raises(UserError, match="unknown policy"):
         registry.make_policy(f"{plugin}:Mine", registered_only=True)
@@ -234,6 +290,22 @@ def test_wrong_options(plugin: Path, options: dict[str, object], field: str, say
     error = refused(f"{plugin}:Mine", options)
     assert error.field == field
     assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    ("policy", "key", "value"),
+    [("static", "batch_size", 0), ("chat-batch", "aging_s", -1), ("chat-batch", "aging_s", 1.1e9)],
+)
+def test_options_of_built_ins_have_ranges(policy: str, key: str, value: float) -> None:
+    error = refused(policy, {key: value})
+    assert error.field == f"scheduler.options.{key}"
+    assert str(value) in str(error)
+
+
+def test_an_option_that_a_plugin_refuses_is_named_as_configuration_names_it() -> None:
+    with pytest.raises(UserError, match="must be between") as caught:
+        registry.make_cost_model(CostConfig(options={"base_ns": 0}))
+    assert caught.value.field == "cost.options.base_ns"
 
 
 def test_options_with_a_rule_of_their_own(plugin: Path) -> None:
@@ -285,15 +357,12 @@ def test_describe(plugin: Path) -> None:
     ]
 
 
-def test_start_is_fast() -> None:
-    """What a command pays before its first policy: the bound is loose for a busy machine, the aim is 0.1 s."""
-    code = "from stepwell.core import registry; registry.names('policies')"
-    best = 9.0
-    for _ in range(5):
-        start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True)
-        best = min(best, time.perf_counter() - start)
-    assert best < 0.5
+def test_listing_names_imports_nothing_heavy() -> None:
+    """What a command pays before its first policy; how long that takes is measured elsewhere."""
+    code = "import sys; from stepwell.core import registry; registry.names('policies'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    heavy = {"numpy", "anyio", "rich", "hypothesis", "matplotlib", "stepwell.policies.fcfs", "stepwell.core.scheduler"}
+    assert not heavy & set(done.stdout.split())
 
 
 def test_scheduler_options_of_the_tree_reach_the_policy(plugin: Path) -> None:

@@ -11,13 +11,12 @@ from stepwell.core.types import PREFILLING, SWAPPING_IN, SWAPPING_OUT, PreemptMo
 
 
 class PlanApplier:
-    """Applies one plan at a time to ``state``.  ``refusals`` counts items that did not fit since the last launch."""
+    """Applies one plan at a time to ``state``.  ``clean`` says that all of the last plan fitted."""
 
-    __slots__ = ("_launch", "_step", "refusals", "state")
+    __slots__ = ("_launch", "_step", "clean", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self.refusals = 0
         self._launch = Launch(0)
         self._step = StepRecord(0, 0, [])
 
@@ -25,11 +24,12 @@ class PlanApplier:
         """Do what ``plan`` says.  Returns the step to launch, its instruction in ``state.out``, or None if no work came
         of it.  The decode group runs even if an item was refused: it keeps its place."""
         state = self.state
+        self.clean = True
         launch = self._launch = Launch(state.next_step)
         step = self._step = StepRecord(state.next_step, 0, [])
-        for id, _ in plan.reject:
+        for id, why in plan.reject:
             request = state.requests[id]
-            state.finish(request, "rejected", state.visible_tokens(request))
+            state.finish(request, "rejected", state.visible_tokens(request), why)
         fits = not plan.preempt or self._preempt(plan)
         for id in plan.hold:
             self._hold(state.requests[id])
@@ -39,7 +39,6 @@ class PlanApplier:
             self._continue(plan)
         if not (launch.decode or launch.slices or launch.swap_out or launch.swap_in):
             return None
-        self.refusals = 0
         if launch.decode or step.sampled:
             state.silent_steps = 0
         else:
@@ -58,11 +57,11 @@ class PlanApplier:
             return None
         if len(group.growing()) > state.allocator.free_pages:
             return self.apply(plan)
+        self.clean = True
         growing = group.grow(group.launched)
         self._launch = Launch(state.next_step, True, append_pages(state, growing) if growing else [])
         self._step = StepRecord(state.next_step, 0, [])
         self._tick()
-        self.refusals = 0
         state.silent_steps = 0
         state.out.append(self._launch)
         return self._step
@@ -78,7 +77,7 @@ class PlanApplier:
         step.tick = group.launched
 
     def _refuse(self, request: Request) -> bool:
-        self.refusals += 1
+        self.clean = False
         self.state.tell("refused", request)
         return False
 
@@ -107,7 +106,9 @@ class PlanApplier:
         state.take_out(request)
         request.last_step = step
         better = state.requests.get(item.beneficiary)
-        if better is None or better.rank >= request.rank:
+        if better is not None and better.rank < request.rank and better.id > request.excused:
+            request.excused = better.id
+        else:
             state.count_preemption(request)
         request.move(SWAPPING_OUT, state.now_ns, item.reason)
         state.swapped[request.id] = request

@@ -48,7 +48,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     max_preemptions: Count = 8
     """Of one request; at this many its greatest length is reserved and it is left alone."""
     max_failures: Count = 3
-    """Failed steps in a row after which the requests of the batch end with an error."""
+    """Failed steps that one request may live through; it ends with an error at the next."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
 
 

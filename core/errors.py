@@ -43,3 +43,17 @@ class PolicyError(StepwellError):
         self.step = step
         self.rule = rule
         self.detail = detail
+
+
+def describe(error: BaseException) -> str:
+    """What an exception says and where it was raised, in a line that is the same on every machine."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = ""
+    if at is not None:
+        code = at.tb_frame.f_code
+        where = (
+            f" ({code.co_filename.replace(chr(92), '/').rpartition('/')[2]}, line {at.tb_lineno}, in {code.co_name})"
+        )
+    return f"{type(error).__name__}: {error}{where}"

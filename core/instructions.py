@@ -117,6 +117,8 @@ class Finished(msgspec.Struct, array_like=True, tag="finished", gc=False):
     reason: FinishReason
     tokens: int
     pages: int = 0
+    why: str = ""
+    """A policy's word for why it rejected a waiting request."""
 
 
 class Wake(msgspec.Struct, array_like=True, tag="wake", gc=False):
@@ -126,7 +128,10 @@ class Wake(msgspec.Struct, array_like=True, tag="wake", gc=False):
 
 
 class PolicyFault(msgspec.Struct, array_like=True, tag="fault", gc=False):
-    """The policy broke a rule; nothing of its plan was applied and no step is launched until ``UsePolicy`` comes."""
+    """The policy broke a rule; no step is launched any more until ``UsePolicy`` comes.
+
+    A plan that breaks a rule is not applied, not even in part.
+    """
 
     policy: str
     step: StepId

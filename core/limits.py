@@ -5,13 +5,19 @@ from __future__ import annotations
 import msgspec
 
 MAX_BARREN_PLANS = 4
-"""A policy whose plans come to nothing is asked again at most so often at one time."""
+"""A policy whose plans come to nothing is asked again at most so often for one batch of events."""
 
 AUDIT_TURNS = 16_384
 """How often, in calls of ``handle``, every law about tables and pages is checked in production (about 1 ms each)."""
 
 MAX_SILENT_STEPS = 10_000
-"""Steps in a row without a token after which a policy is taken to run in circles: more than any prompt has chunks."""
+"""Steps in a row without a token after which a policy is taken to run in circles; twice the pool's tokens are added.
+
+Running prefills hold pages for all their tokens, and a step computes one at least: so many steps are always enough.
+"""
+
+MAX_IDLE_WAKES = 100_000
+"""Times in a row that a policy may ask to be woken and then do nothing although there is work."""
 
 
 class ClassLimits(msgspec.Struct, frozen=True):
@@ -28,9 +34,10 @@ DEFAULT_CLASSES = (ClassLimits("chat", 0), ClassLimits("batch", 1, 0.9))
 class SchedulerLimits(msgspec.Struct, frozen=True):
     """Budgets and bounds.  Counts are of requests unless the name says tokens; 0 means "no bound" for ``max_*``.
 
-    ``token_budget`` and ``running_limit`` bound one step; ``depth`` the steps launched but not done.
-    ``max_context`` bounds prompt and output together, beside what the page pool can hold for one request alone.
-    ``max_preemptions`` is how often one request may be preempted before its greatest length is reserved for it.
+    ``token_budget`` and ``running_limit`` bound one step (no more run than the budget has tokens for); ``depth`` the
+    steps launched but not done.  ``max_context`` bounds prompt and output together, beside what the page pool can hold
+    for one request alone.  ``max_preemptions`` is how often one request may be preempted before its greatest length is
+    reserved for it.
     """
 
     token_budget: int = 2048
@@ -41,5 +48,6 @@ class SchedulerLimits(msgspec.Struct, frozen=True):
     max_context: int = 0
     max_preemptions: int = 8
     max_failures: int = 3
+    """Failed steps that one request may live through."""
     seed: int = 0
     classes: tuple[ClassLimits, ...] = DEFAULT_CLASSES

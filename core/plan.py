@@ -41,7 +41,7 @@ class StepPlan(msgspec.Struct, gc=False):
     the group (a prefill, or one that was held).  ``admit`` takes waiting requests with their first slice; pages for
     their whole present length are reserved.  ``repeat``: for how many *further* steps the plan holds if nothing
     happens; only a plan of nothing but the decode group may repeat.  ``wake_ns``: ask again at this time at the latest
-    (0: no need); it also ends the repeats.
+    if no step is in flight then (0: no need); it also ends the repeats.
     """
 
     decode: bool = True

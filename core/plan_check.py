@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepwell.core.plan import BrokenRuleError as BrokenRuleError
-from stepwell.core.plan import Part, StepPlan
+from stepwell.core.plan import Obstacle, Part, StepPlan
 from stepwell.core.request import Request
 from stepwell.core.state import State
-from stepwell.core.types import SWAPPING_IN, RequestId
+from stepwell.core.types import BLOCK_REASONS, PREEMPT_MODES, SWAPPING_IN, RequestId
 
 
 def check_plan(plan: StepPlan, state: State) -> bool:
     """Raise ``BrokenRuleError`` unless ``plan`` keeps every rule.  True if it is nothing but the decode group."""
+    if type(plan) is not StepPlan or type(plan.wake_ns) is not int or type(plan.repeat) is not int:
+        raise BrokenRuleError("plan types", f"a StepPlan of integers is asked for, not {plan!r}")
+    if plan.blocked is not None:
+        _check_blocked(plan.blocked, state)
     if plan.wake_ns and plan.wake_ns <= state.now_ns:
         raise BrokenRuleError("wake in the future", f"asked for {plan.wake_ns} ns at {state.now_ns} ns")
     if not (plan.admit or plan.slices or plan.preempt or plan.resume or plan.hold or plan.reject):
@@ -48,6 +52,13 @@ def check_plan(plan: StepPlan, state: State) -> bool:
     return False
 
 
+def _check_blocked(obstacle: Obstacle, state: State) -> None:
+    if obstacle.reason not in BLOCK_REASONS or type(obstacle.short) is not int:
+        raise BrokenRuleError("plan types", f"blocked must give one of {BLOCK_REASONS} and a number, not {obstacle!r}")
+    if obstacle.request not in state.requests:
+        raise BrokenRuleError("known request", f"blocked names request {obstacle.request}, which does not live")
+
+
 def _check_quiet(plan: StepPlan, state: State) -> None:
     decodes = plan.decode and state.group.members
     if decodes:
@@ -72,6 +83,8 @@ def _check_leaving(plan: StepPlan, state: State, seen: dict[RequestId, str]) -> 
     for item in plan.preempt:
         table = state.group.members if item.request in state.group.members else state.loose
         request = _find(table, item.request, seen, "preempt")
+        if item.mode not in PREEMPT_MODES or type(item.reason) is not str or type(item.beneficiary) is not int:
+            raise BrokenRuleError("plan types", f"a mode of {PREEMPT_MODES}, a reason, a request; not {item!r}")
         if request.protected:
             raise BrokenRuleError(
                 "preemption limit", f"request {item.request} was preempted {request.preemptions} times already"
@@ -80,8 +93,10 @@ def _check_leaving(plan: StepPlan, state: State, seen: dict[RequestId, str]) -> 
             raise BrokenRuleError("known request", f"request {item.request} is still being swapped in")
     for id in plan.hold:
         _find(state.group.members, id, seen, "hold")
-    for id, _ in plan.reject:
+    for id, why in plan.reject:
         _find(state.waiting, id, seen, "reject")
+        if type(why) is not str:
+            raise BrokenRuleError("plan types", f"a reject gives its reason as text, not {why!r}")
 
 
 def _parts(parts: Sequence[Part], table: dict[RequestId, Request], seen: dict[RequestId, str], what: str) -> int:
@@ -92,7 +107,7 @@ def _parts(parts: Sequence[Part], table: dict[RequestId, Request], seen: dict[Re
         if request is None or id in seen:
             request = _find(table, id, seen, what)
         seen[id] = what
-        if not 0 < tokens <= request.pending:
+        if type(tokens) is not int or not 0 < tokens <= request.pending:
             raise BrokenRuleError(
                 "slice size", f"{tokens} tokens for request {id}, which has {request.pending} pending"
             )

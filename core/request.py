@@ -59,6 +59,7 @@ class Request:
         "capacity",
         "counter",
         "end_at",
+        "excused",
         "expires_ns",
         "failures",
         "id",
@@ -119,6 +120,8 @@ class Request:
         self.progress = progress
         self.preemptions = 0
         self.failures = 0
+        self.excused: RequestId = 0
+        """The last request of a better class that a swap not counted as a preemption made room for."""
         self.protected = False
         self.started = False
         self.joined_at = FOREVER

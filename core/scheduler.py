@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
+import msgspec
+
 from stepwell.core.applying import PlanApplier, append_pages
-from stepwell.core.errors import InvariantError
+from stepwell.core.errors import InvariantError, describe
 from stepwell.core.events import (
     Cancel,
     Event,
@@ -27,14 +29,14 @@ from stepwell.core.events import (
     Timer,
     UsePolicy,
 )
-from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Rejected, Run, Wake
+from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Run, Wake
+from stepwell.core.intake import take_in
 from stepwell.core.invariants import check_state
-from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_SILENT_STEPS, SchedulerLimits
+from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_IDLE_WAKES, MAX_SILENT_STEPS, SchedulerLimits
 from stepwell.core.plan import Obstacle, StepPlan
 from stepwell.core.plan_check import BrokenRuleError, check_plan
 from stepwell.core.protocols import KVAllocator, NotNow, SchedulerPolicy
 from stepwell.core.recovery import recover
-from stepwell.core.request import Request
 from stepwell.core.state import State, StepRecord
 from stepwell.core.types import DECODING, FINISHED, FOREVER, PREFILLING, SWAPPED, SWAPPING_IN, SWAPPING_OUT, RequestId
 
@@ -54,6 +56,9 @@ class Scheduler:
         *,
         honour_repeats: bool = True,
     ) -> None:
+        if limits.token_budget < limits.running_limit:
+            # Every running request decodes one token a step.
+            limits = msgspec.structs.replace(limits, running_limit=limits.token_budget)
         self.policy_name = policy
         self.policy_options = options or {}
         self.honour_repeats = honour_repeats
@@ -66,6 +71,8 @@ class Scheduler:
             self.max_tokens = min(self.max_tokens, limits.max_context)
         self.last_id: RequestId = 0
         self.barren = 0
+        self.idle_wakes = 0
+        self._silent_limit = MAX_SILENT_STEPS + 2 * allocator.total_pages * allocator.page_size
         self.faulted = False
         self._audit_in = AUDIT_TURNS
         self.repeat = 0
@@ -92,6 +99,7 @@ class Scheduler:
         if now_ns < state.now_ns:
             raise InvariantError(f"clock monotone: {now_ns} ns comes after {state.now_ns} ns")
         state.now_ns = now_ns
+        self.barren = 0
         out: list[Instruction] = []
         state.out = out
         for event in events:
@@ -136,6 +144,8 @@ class Scheduler:
     def _launch(self) -> bool:
         """Launch one step, by repeating or by a new plan; False if there is nothing to do now."""
         state = self.state
+        if self.faulted or (state.fault is not None and self._observe_failed()):
+            return False
         holds = self.repeat > 0 and state.now_ns < self.until_ns
         if holds and len(state.group.growing()) <= state.allocator.free_pages:
             id = state.next_step
@@ -163,9 +173,7 @@ class Scheduler:
 
     def _plan(self) -> bool:
         state = self.state
-        if not state.requests or self.faulted:
-            return False
-        if state.fault is not None and self._observe_failed():
+        if not state.requests:
             return False
         for request in state.joining:
             if request.id in state.loose and request.state is not FINISHED:
@@ -182,7 +190,7 @@ class Scheduler:
         except BrokenRuleError as broken:
             return self._fail_policy(broken.rule, broken.detail)
         except Exception as error:
-            return self._fail_policy("plan raised", f"{type(error).__name__}: {error}")
+            return self._fail_policy("plan raised", describe(error))
         step = self._applier.decode(plan) if quiet else self._applier.apply(plan)
         if plan.blocked is not self.blocked:
             self._say_blocked(plan.blocked)
@@ -190,14 +198,14 @@ class Scheduler:
             self._observe_failed()
         if step is None:
             return self._nothing_launched(plan, quiet)
-        if state.silent_steps > MAX_SILENT_STEPS:
-            self._fail_policy("progress", f"{state.silent_steps} steps in a row sampled no token")
         state.next_step += 1
         state.inflight.append(step)
-        self.barren = 0
+        self.idle_wakes = 0
         self.until_ns = plan.wake_ns or FOREVER
-        if self.honour_repeats and not step.last:
+        if self.honour_repeats and self._applier.clean and not step.last:
             self.repeat = plan.repeat
+        if state.silent_steps > self._silent_limit:
+            self._fail_policy("progress", f"{state.silent_steps} steps in a row sampled no token")
         return True
 
     def _nothing_launched(self, plan: StepPlan, quiet: bool) -> bool:
@@ -208,8 +216,11 @@ class Scheduler:
         if quiet and plan.wake_ns:
             at_ns = min(plan.wake_ns, self.expiries[0][0]) if self.expiries else plan.wake_ns
             state.out.append(Wake(at_ns))
+            self.idle_wakes += 1
+            if self.idle_wakes > MAX_IDLE_WAKES:
+                self._fail_policy("progress", f"woken {self.idle_wakes} times in a row and did nothing")
             return False
-        self.barren += 1
+        self.barren += not plan.reject
         if self.barren > MAX_BARREN_PLANS:
             return self._fail_policy("progress", f"{self.barren} plans in a row launched nothing")
         return True
@@ -227,6 +238,7 @@ class Scheduler:
         return fault is not None and not self._fail_policy(*fault)
 
     def _fail_policy(self, rule: str, detail: str) -> bool:
+        self.repeat = 0
         if not self.faulted:
             self.faulted = True
             self.state.out.append(PolicyFault(self.policy_name, self.state.next_step, rule, detail))
@@ -246,8 +258,11 @@ class Scheduler:
             self.repeat = 0
             for id in event.ended:
                 request = state.requests.get(id)
-                if request is not None:
-                    state.finish(request, "stop", state.visible_tokens(request))
+                if request is None:
+                    continue
+                if not step.samples(request):
+                    raise InvariantError(f"request {id} is said to end in step {step.id}, which sampled nothing for it")
+                state.finish(request, "stop", state.visible_tokens(request))
         if step.last or step.copies:
             self.repeat = 0
             self._settle(step)
@@ -271,6 +286,8 @@ class Scheduler:
         """A repeated plan went on for several steps: exactly a ``StepDone`` and a relaunch for each of them."""
         state, group = self.state, self.state.group
         count = len(event.done_ns)
+        if not state.inflight or not count or event.done_ns[-1] != state.now_ns:
+            raise InvariantError(f"a run of {count} steps from {event.step} on does not end now, at {state.now_ns} ns")
         step = state.inflight.popleft()
         allowed = min(self.repeat, group.next_end() - group.launched)
         if step.id != event.step or step.last or state.limits.depth != 1 or not 0 < count <= allowed:
@@ -310,38 +327,16 @@ class Scheduler:
     def _submitted(self, event: Submitted) -> None:
         self.repeat = 0
         state = self.state
-        id, prompt = event.request, event.prompt_tokens
-        if id <= self.last_id or prompt < 1 or event.max_tokens < 1:
+        if event.request <= self.last_id or event.prompt_tokens < 1 or event.max_tokens < 1:
             raise InvariantError(f"bad arrival after request {self.last_id}: {event}")
-        self.last_id = id
-        backlog = state.backlog
-        rank = backlog.rank(event.klass)
-        if rank is None:
-            state.out.append(Rejected(id, "unknown_class"))
+        self.last_id = event.request
+        request = take_in(state, event, self.max_tokens)
+        if request is None:
             return
-        if prompt >= self.max_tokens:
-            state.out.append(Rejected(id, "prompt_too_long", self.max_tokens - 1))
-            return
-        refusal = backlog.refusal(id, event.klass, prompt)
-        if refusal is not None:
-            state.out.append(refusal)
-            return
-        request = Request(
-            id,
-            prompt,
-            min(event.max_tokens, self.max_tokens - prompt),
-            event.klass,
-            rank,
-            event.tenant,
-            state.now_ns,
-            event.expires_ns,
-            event.keys,
-            state.progress,
-        )
-        state.requests[id] = state.waiting[id] = request
-        backlog.add(request)
         if event.expires_ns:
-            heappush(self.expiries, (event.expires_ns, id))
+            heappush(self.expiries, (event.expires_ns, event.request))
+            if len(self.expiries) > 2 * len(state.waiting) + 64:
+                self.expiries[:] = sorted(each for each in self.expiries if each[1] in state.waiting)
         state.tell("arrived", request)
 
     def _cancel(self, event: Cancel) -> None:
@@ -353,8 +348,11 @@ class Scheduler:
     def _stop(self, event: Stop) -> None:
         self.repeat = 0
         request = self.state.requests.get(event.request)
-        if request is not None:
-            self.state.finish(request, "stop", event.keep)
+        if request is None:
+            return
+        if not 0 <= event.keep <= self.state.visible_tokens(request):
+            raise InvariantError(f"request {event.request} cannot keep {event.keep} tokens, it has fewer")
+        self.state.finish(request, "stop", event.keep)
 
     def _expire(self) -> None:
         self.repeat = 0
@@ -375,7 +373,7 @@ class Scheduler:
         self.use(event.name, event.options)
         self.repeat = 0
         self.faulted = False
-        self.barren = 0
+        self.idle_wakes = 0
         self.state.silent_steps = 0
 
     def use(self, policy: str, options: dict[str, object]) -> None:

@@ -44,6 +44,7 @@ class RequestSnapshot(msgspec.Struct, array_like=True):
     last_step: StepId
     preemptions: int
     failures: int
+    excused: RequestId
     protected: bool
     started: bool
     joined_at: int
@@ -73,8 +74,8 @@ class SchedulerSnapshot(msgspec.Struct, kw_only=True):
     policy: str
     options: dict[str, object]
     faulted: bool
-    barren: int
     silent_steps: int
+    idle_wakes: int
     repeat: int
     until_ns: int
     blocked: Obstacle | None
@@ -110,8 +111,8 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         policy=scheduler.policy_name,
         options=scheduler.policy_options,
         faulted=scheduler.faulted,
-        barren=scheduler.barren,
         silent_steps=state.silent_steps,
+        idle_wakes=scheduler.idle_wakes,
         repeat=scheduler.repeat,
         until_ns=scheduler.until_ns,
         blocked=scheduler.blocked,
@@ -162,7 +163,7 @@ def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
         raise UserError("a snapshot is restored into a fresh scheduler only")
     scheduler.last_id = snapshot.last_id
     scheduler.faulted = snapshot.faulted
-    scheduler.barren = snapshot.barren
+    scheduler.idle_wakes = snapshot.idle_wakes
     scheduler.state.silent_steps = snapshot.silent_steps
     scheduler.repeat = snapshot.repeat
     scheduler.until_ns = snapshot.until_ns

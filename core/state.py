@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from stepwell.core.backlog import Backlog
-from stepwell.core.errors import InvariantError
+from stepwell.core.errors import InvariantError, describe
 from stepwell.core.group import DecodeGroup
 from stepwell.core.instructions import Finished, Instruction, Preempted
 from stepwell.core.limits import SchedulerLimits
@@ -72,7 +72,7 @@ class State:
         try:
             self.policy.observe(PolicyEvent(kind, request, self.now_ns))
         except Exception as error:
-            self.fault = self.fault or ("observe raised", f"{type(error).__name__}: {error}")
+            self.fault = self.fault or ("observe raised", describe(error))
 
     def take_out(self, request: Request) -> None:
         """Remove ``request`` from the place it is in (not from ``requests``)."""
@@ -95,7 +95,7 @@ class State:
                 tokens -= 1
         return tokens
 
-    def finish(self, request: Request, reason: FinishReason, tokens: int) -> None:
+    def finish(self, request: Request, reason: FinishReason, tokens: int, why: str = "") -> None:
         """The request's one end: pages given back (after the last step that names them), everybody told."""
         pages = 0
         waits = request.state is WAITING
@@ -107,14 +107,14 @@ class State:
             self.allocator.free(request.id, request.last_step)
         request.move(FINISHED, self.now_ns, reason)
         del self.requests[request.id]
-        self.out.append(Finished(request.id, reason, tokens, pages))
+        self.out.append(Finished(request.id, reason, tokens, pages, why))
         self.tell("finished", request)
 
     def count_preemption(self, request: Request) -> None:
         """A policy sent it away once more.
 
         Not counted are failed steps (``max_failures`` bounds them) and swaps for a request of a better class: they lose
-        no work, and there are no more of them than such requests.
+        no work, and each such request excuses one swap of a victim.
         """
         request.preemptions += 1
         limit = self.limits.max_preemptions

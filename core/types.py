@@ -6,7 +6,7 @@ Time is integer nanoseconds, in names ending ``_ns``.  Pages are integers counte
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Literal, get_args
 
 RequestId = int
 """Internal and unique: the shell counts upwards, whatever name the client gave."""
@@ -82,5 +82,8 @@ FinishReason = Literal["stop", "length", "cancelled", "expired", "error", "rejec
 
 RejectCode = Literal["prompt_too_long", "queue_full", "queue_tokens_full", "class_queue_full", "unknown_class"]
 
-BlockReason = Literal["pages", "host_pages", "seats", "budget", "gap"]
-"""Why the head of the line waits: KV pages, host pages, the running limit, the token budget, or a policy's own rule."""
+BlockReason = Literal["pages", "seats", "budget", "in_flight", "policy"]
+"""Why the head of the line waits: KV pages, the running limit, the budget, a step in flight, the policy's own rule."""
+
+PREEMPT_MODES: tuple[str, ...] = get_args(PreemptMode)
+BLOCK_REASONS: tuple[str, ...] = get_args(BlockReason)

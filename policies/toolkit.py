@@ -184,7 +184,7 @@ class _Filler:
             if below is not None and self.rank(head, view.now_ns)[0] >= below:
                 return
             if not head.ready:
-                self.blocked = Obstacle(head.id, "pages", view.returning_pages)
+                self.blocked = Obstacle(head.id, "in_flight")
                 return
             swapped = head.state is SWAPPED
             if self.budget <= 0 and not swapped:
@@ -206,7 +206,8 @@ class _Filler:
         """Whether seats or pages are short for ``head``; says so in ``blocked``."""
         view = self.view
         if self.seats <= 0:
-            self.blocked = Obstacle(head.id, "seats", 1 - self.seats)
+            full = view.running >= view.running_limit
+            self.blocked = Obstacle(head.id, "seats" if full else "policy", 1 - self.seats)
             return True
         alone = not (view.running or self.admit or self.resume)
         headroom = 0 if alone else view.total_pages // WATERMARK + 1

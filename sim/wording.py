@@ -9,10 +9,10 @@ from stepwell.core.types import NS_PER_MS, NS_PER_S, RequestId
 
 SHORT_OF = {
     "pages": "KV pages were short",
-    "host_pages": "pages of the host tier were short",
     "seats": "every seat was taken",
     "budget": "the step's token budget was spent",
-    "gap": "the policy held it back",
+    "in_flight": "a step in flight still named it",
+    "policy": "the policy held it back",
 }
 """By ``BlockReason``."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,11 @@ BREAKS: dict[str, str] = {
 }
 
 
+def unplaced(text: str) -> str:
+    """Without the place in the code that a policy's exception came from."""
+    return re.sub(r" \(test_engine_trouble\.py, line \d+, in faulty\)", "", text)
+
+
 def sabotage(home: House, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     handle = home.scheduler.handle
 
@@ -105,17 +111,17 @@ def test_when_a_law_is_broken_everybody_is_told(what: str, depth: int, monkeypat
             client = Client(stream)
             with pytest.raises(InvariantError, match="the engine stopped: ") as caught:
                 await client.read()
-            assert BREAKS[what] in str(caught.value)
+            assert BREAKS[what] in unplaced(str(caught.value))
             got = [token for chunk in client.chunks for token in chunk]
             assert got == stream.tokens == answer_of(id, 20, len(got))
             stream.cancel()
-        assert engine.failed == BREAKS[what]
+        assert unplaced(engine.failed) == BREAKS[what]
         await engine.drained()
         with pytest.raises(CapacityError, match=r"made up|gone|observer"):
             engine.submit([1], 1)
 
     engine = home.serve(visit)
-    assert engine.failed == BREAKS[what]
+    assert unplaced(engine.failed) == BREAKS[what]
 
 
 def test_a_broken_law_breaks_the_replay_at_the_same_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_a_token_in_flight_is_not_counted_for_who_is_rejected() -> None:
     world.send(world.submitted(1, 10))
     world.send(world.done())
     world.send(Timer())
-    assert found == [Finished(1, "rejected", 1, 0)]
+    assert found == [Finished(1, "rejected", 1, 0, "test")]
 
 
 def test_a_prefill_that_gives_way_is_not_continued_in_the_same_plan() -> None:

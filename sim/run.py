@@ -69,6 +69,10 @@ def simulate(
     ``UserError`` for a scenario that cannot be run and ``PolicyError`` for a policy that breaks a rule.
     """
     resolved = _resolved(scenario, overrides)
+    if resolved.config.journal.level == "tokens":
+        raise UserError(
+            "a simulation has no tokens that it could record; it is to be 'decisions'", field="journal.level"
+        )
     requests = load_workload(resolved) if workload is None else workload
     config = complete(resolved.config)
     check_classes(requests, config)

@@ -14,7 +14,8 @@ Rules, which nothing else repeats:
   overdue, or (cancelled only) a TPOT too high so far.  Otherwise nobody knows, and it is left out of the share.
 - **Goodput** is requests that met their objectives per second of run time.
 - **Recompute tax** is recomputed over computed token positions; **KV utilisation** pages in use over all pages,
-  weighted by time; **device busy** the share of the run time in which a step was executing.
+  weighted by time; **device busy** the share of the time in which a step was executing, up to the end of the last step
+  (some are in flight when the last request ends).
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> 
     start_ns = min((each.arrival_ns for each in records), default=0)
     end_ns = metrics.end_ns if unfinished else max((each.finished_ns for each in records), default=0)
     span_ns = end_ns - start_ns
+    steps_span_ns = max(span_ns, metrics.end_ns - start_ns)
     pages_ns = config.memory.pages * span_ns
     ended: dict[str, int] = {}
     for each in records:
@@ -120,7 +122,7 @@ def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> 
         recomputed_tokens=metrics.recomputed_tokens,
         recompute_tax=metrics.recomputed_tokens / metrics.computed_tokens if metrics.computed_tokens else 0.0,
         kv_utilisation=metrics.kv_page_ns / pages_ns if pages_ns and not partial else None,
-        device_busy=metrics.busy_ns / span_ns if span_ns else 0.0,
+        device_busy=metrics.busy_ns / steps_span_ns if steps_span_ns else 0.0,
         all=everybody,
         classes=[
             _class(name, [each for each in records if each.klass == name], [metrics.gaps[name]], judge, span_ns)

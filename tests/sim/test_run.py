@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from stepwell.core.config import ClassConfig, Config, CostConfig, MemoryConfig, SchedulerConfig, WorkloadConfig
+from stepwell.core.config import (
+    ClassConfig,
+    Config,
+    CostConfig,
+    JournalConfig,
+    MemoryConfig,
+    SchedulerConfig,
+    WorkloadConfig,
+)
 from stepwell.core.errors import UserError
 from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Instruction
@@ -258,3 +266,18 @@ def test_attainment_leaves_out_whom_nobody_can_judge() -> None:
     config = Config(classes=(ClassConfig(name="chat", ttft_ms=1e-4),))
     everybody = summarise(metrics, config).all
     assert (everybody.offered, everybody.judged, everybody.slo_attainment) == (3, 2, 0.5)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_device_is_busy_all_the_time_at_most(depth: int) -> None:
+    """Steps still in flight when the last request ends count, and so does their time."""
+    config = Config(scheduler=SchedulerConfig(depth=depth))
+    it = simulate(config, workload=Workload("w", [TraceRequest(0, 60, 5)])).summary
+    assert it.device_busy == 1.0
+
+
+def test_a_simulation_has_no_tokens_to_record(tmp_path: Path) -> None:
+    config = Config(journal=JournalConfig(level="tokens"))
+    with pytest.raises(UserError, match=r"journal\.level.*a simulation has no tokens"):
+        simulate(config, journal=tmp_path / "run.jsonl")
+    assert not list(tmp_path.iterdir())

@@ -33,5 +33,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"DIFFERENT after {covered}: {report.difference}")
         return 1
     gaps = f" ({many(report.gaps, 'gap')} in the journal were passed over)" if report.gaps else ""
-    print(f"{covered}, every decision as recorded{gaps}")
+    if report.turns:
+        print(f"{covered}, every decision as recorded{gaps}")
+    else:
+        print(f"{args.file} holds no turn: there was nothing to decide again{gaps}")
+    if report.torn_bytes:
+        print(f"the last line is torn ({many(report.torn_bytes, 'byte')} ignored)")
+    if report.unfinished:
+        print(f"{many(report.unfinished, 'request')} unfinished at the end")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -14,7 +15,8 @@ from stepwell.core.errors import UserError
 from stepwell.core.events import Event, RunDone, StepDone
 from stepwell.core.instructions import Instruction, Launch, Run
 from stepwell.core.journal import Header, Record, Repeated, Turn
-from stepwell.core.journal_file import Segment, open_journal
+from stepwell.core.journal_file import Segment, open_journal, torn_bytes
+from stepwell.core.registry import complete
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.snapshot import SchedulerSnapshot, restore
 from stepwell.core.types import RequestId, StepId
@@ -45,7 +47,8 @@ class ReplayReport(msgspec.Struct):
     """What a replay covered; ``difference`` is None if every decision was the recorded one.
 
     ``turns`` counts each repeated step as one.  ``gaps`` are places where records are missing: lost to a full disk, or
-    in a segment that is not there any more.
+    in a segment that is not there any more.  ``torn_bytes``: of a last line only begun, which was ignored.
+    ``unfinished``: requests that were there at the end, if there was no difference.
     """
 
     turns: int = 0
@@ -53,6 +56,8 @@ class ReplayReport(msgspec.Struct):
     instructions: int = 0
     segments: int = 0
     gaps: int = 0
+    torn_bytes: int = 0
+    unfinished: int = 0
     difference: Difference | None = None
 
 
@@ -64,10 +69,7 @@ class _DifferentError(Exception):
 
 def scheduler_of(header: Header, *, base: Path | None = None, name: str = "the journal") -> Scheduler:
     """The scheduler that a journal's header describes, at the state its segment starts from."""
-    try:
-        config = msgspec.convert(header.config, Config)
-    except msgspec.ValidationError as error:
-        raise UserError(f"{name}: the configuration in its header does not fit this version ({error})") from None
+    config = _config_of(header, base, name)
     scheduler = build_scheduler(config, base=base)
     if bytes(header.snapshot) != b"null":
         try:
@@ -78,6 +80,18 @@ def scheduler_of(header: Header, *, base: Path | None = None, name: str = "the j
     elif (header.policy, header.options) != (scheduler.policy_name, scheduler.policy_options):
         raise UserError(f"{name}: its header names policy {header.policy!r}, its configuration another")
     return scheduler
+
+
+def _config_of(header: Header, base: Path | None, name: str) -> Config:
+    """Also held to its digest: as it was written, or as this version reads it."""
+    try:
+        config = msgspec.convert(header.config, Config)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{name}: the configuration in its header does not fit this version ({error})") from None
+    written = hashlib.sha256(msgspec.json.encode(header.config, order="sorted")).hexdigest()
+    if header.digest not in (written, config.digest) and header.digest != complete(config, base=base).digest:
+        raise UserError(f"{name}: the configuration in the header does not match its digest")
+    return config
 
 
 def replay(
@@ -99,9 +113,14 @@ def replay(
             if replayer is None or not follows:
                 report.gaps += replayer is not None or segment.after_gap
                 replayer = _Replayer(segment, report, base, observers)
+            else:
+                _config_of(segment.header, base, str(segment.path))
+            report.torn_bytes += torn_bytes(segment.path)
             replayer.follow(segment, progress)
     except _DifferentError as error:
         report.difference = error.difference
+    else:
+        report.unfinished = len(replayer.scheduler.state.requests) if replayer is not None else 0
     return report
 
 
@@ -210,7 +229,9 @@ class _Replayer:
     def _different(
         self, now_ns: int, step: StepId, request: RequestId, field: str, recorded: str, replayed: str
     ) -> _DifferentError:
-        return _DifferentError(Difference(self._name, self._line, now_ns, step, request, field, recorded, replayed))
+        return _DifferentError(
+            Difference(self._name, self._line, now_ns, step, request, field, _short(recorded), _short(replayed))
+        )
 
 
 def _launches(step: StepId, count: int, growth: Sequence[int]) -> list[Launch]:
@@ -239,9 +260,23 @@ def _first_row(field: str, a: object, b: object) -> tuple[RequestId, str, str]:
         if old != new:
             row = old if old is not None else new
             request: RequestId = row if isinstance(row, int) else row[0]
-            return request, _item(index, old), _item(index, new)
+            return request, *_narrow(f"[{index}]", old, new)
     return 0, repr(a), repr(b)
 
 
-def _item(index: int, row: object) -> str:
-    return f"[{index}] {'nothing' if row is None else repr(row)}"
+def _narrow(at: str, a: object, b: object) -> tuple[str, str]:
+    """Two different items in words; of long ones the first that differs within them."""
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and max(len(repr(a)), len(repr(b))) > _LONGEST:
+        for index, (old, new) in enumerate(zip_longest(a, b)):
+            if old != new:
+                return _narrow(f"{at}[{index}]", old, new)
+    first, second = ("nothing" if each is None else repr(each) for each in (a, b))
+    return f"{at} {first}", f"{at} {second}"
+
+
+_LONGEST = 200
+"""Characters of a value that are shown."""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

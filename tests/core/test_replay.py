@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from stepwell.core.errors import UserError
+from stepwell.core.journal_file import segment_path
 from stepwell.core.registry import names
 from stepwell.sim.metrics import RunMetrics
 from stepwell.sim.replay import Difference, replay
-from stepwell.tests.core.journals import record, replays
+from stepwell.tests.core.journals import RotateEvery, record, replays
 from stepwell.tests.core.shells import fixed_case
 from stepwell.tests.golden.make import HERE, golden_case
 
@@ -232,3 +233,53 @@ def test_a_header_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         path.write_bytes(whole.replace(old, new, 1))
         with pytest.raises(UserError, match=message):
             replay(path)
+
+
+def test_a_configuration_that_is_not_that_of_the_digest_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(golden_case("fcfs"), path, beside=[RotateEvery(20)])
+    for each in (path, segment_path(path, 1)):
+        whole = each.read_bytes()
+        assert b'"max_failures":3' in whole
+        each.write_bytes(whole.replace(b'"max_failures":3', b'"max_failures":4', 1))
+        with pytest.raises(UserError, match=rf"{each.name}: the configuration in the header does not match its digest"):
+            replay(path)
+        each.write_bytes(whole)
+    replays(path)
+
+
+def test_a_configuration_without_its_options_is_completed_before_it_is_held_to_its_digest(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(fixed_case(1, "fcfs", "paged"), path)
+    head, *rest = path.read_bytes().splitlines(keepends=True)
+    header = msgspec.json.decode(head)
+    assert header["config"]["cost"]["options"]
+    header["config"]["cost"]["options"] = {}
+    del header["config"]["journal"]
+    path.write_bytes(b"".join([msgspec.json.encode(header) + b"\n", *rest]))
+    replays(path)
+
+
+def test_a_long_value_is_shown_where_it_differs(tmp_path: Path) -> None:
+    """A table of hundreds of pages, one of which is another; and an instruction too many with such a table."""
+
+    def one_page(lines: Lines) -> Any:
+        number, _, launch = first(lines, "launch", lambda it: len(it[7]) > 0)
+        pages = launch[7][-1][1]
+        pages[1:] = [*range(1000, 1300)]
+        return number
+
+    found, _ = mutated(tmp_path, "fcfs", one_page)
+    assert re.fullmatch(r"\[\d+\]\[1\]\[1\] 1000", found.recorded)
+
+    def too_many(lines: Lines) -> Any:
+        _, turn, launch = first(lines, "launch", lambda it: len(it[7]) > 0)
+        launch[7][-1][1] = [*range(1000, 1300)]
+        turn[2].append(launch)
+        turn[2].remove(launch)
+        turn[2].insert(0, launch)
+
+    found, _ = mutated(tmp_path, "fcfs", too_many)
+    assert found.field == "instruction"
+    assert len(found.recorded) <= 200
+    assert len(str(found)) < 600

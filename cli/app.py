@@ -109,7 +109,7 @@ def _dispatch(argv: list[str]) -> int:
         from stepwell.core.schema import nearest  # lazy: start-up
 
         guess = nearest(name, COMMANDS)
-        hint = f"; did you mean {guess!r}?" if guess else ""
+        hint = f"; did you mean {guess!r}?" if guess else "."
         root.error(f"unknown command {name!r}{hint} Commands: {', '.join(COMMANDS)}")
     command = cast(Command, importlib.import_module(f"stepwell.cli.{name}"))
     parser = Parser(
@@ -120,10 +120,26 @@ def _dispatch(argv: list[str]) -> int:
         allow_abbrev=False,
     )
     command.arguments(parser)
+    _explain_parts(parser, command.EXAMPLES)
     parser.add_argument("--log-level", choices=LEVELS, default="warning", help="what to log on stderr (warning)")
     args = parser.parse_args(argv[1:])
     set_level(args.log_level)
     return command.run(args)
+
+
+def _explain_parts(parser: argparse.ArgumentParser, examples: str) -> None:
+    """Give ``stepwell COMMAND PART --help`` a description and examples: its own of the command's."""
+    shown, _, below = examples.partition("\n\n")
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        for line in action._choices_actions:
+            part = action.choices[line.dest]
+            own = [each for each in shown.splitlines() if f"{each} ".startswith(f"  {part.prog} ")]
+            part.description = part.description or f"{(line.help or '')[:1].upper()}{(line.help or '')[1:]}."
+            part.epilog = "\n".join(["examples:", *own, *(["", below] if below else [])])
+            part.formatter_class = argparse.RawDescriptionHelpFormatter
+            part.allow_abbrev = False
 
 
 def _root() -> Parser:

@@ -16,6 +16,7 @@ HELP = "Check a configuration, or show it with every value and where that came f
 EXAMPLES = """\
 examples:
   stepwell config check scenario.toml
+  stepwell config check scenario.toml --set memory.pages=5000
   stepwell config show                               every default
   stepwell config show scenario.toml --set scheduler.policy=swap > resolved.toml
 
@@ -25,10 +26,20 @@ The strongest layer wins: --set, then the environment (STEPWELL__SCHEDULER__POLI
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", required=True, metavar="check|show")
-    for name, text in (("check", "one line, exit status 2 if it is wrong"), ("show", "the whole tree as TOML")):
+    for name, text in (
+        ("check", "say in one line whether it is right; exit status 2 if not"),
+        ("show", "the whole tree as TOML"),
+    ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("file", nargs="?" if name == "show" else None, metavar="FILE")
-        command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+        command.add_argument(
+            "file",
+            nargs="?" if name == "show" else None,
+            metavar="FILE",
+            help="configuration in TOML" + (" (default: every default)" if name == "show" else ""),
+        )
+        command.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="any value, as scheduler.depth=2"
+        )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ _CONTEXT, _PAGES = 4096, 3000
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--picture", type=Path, default=PICTURE, metavar="FILE", help=f"where to draw it ({PICTURE})")
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N requests")
+    parser.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N requests (0: all)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ examples:
 def arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", required=True, metavar="list|describe")
     kinds = get_args(Group)
-    for name, text in (("list", "names and one line each"), ("describe", "promises, options, documentation")):
+    for name, text in (("list", "names and one line each"), ("describe", "its promises, options and documentation")):
         command = commands.add_parser(name, help=text)
         if name == "describe":
             command.add_argument(

@@ -19,6 +19,7 @@ from stepwell.tests.cli.hand import call, scenario
 
 BAD = [
     (["smi"], "did you mean 'sim'?"),
+    (["bogus"], "unknown command 'bogus'. Commands: sim,"),
     (["sim", "--polcy", "fcfs"], "unrecognized arguments"),
     (["sim", "--limit", "many"], "invalid int value"),
     (["sim", "--limit", "-3"], "workload.limit"),
@@ -112,6 +113,28 @@ def test_help_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert "examples:" in out
     assert f"stepwell {name}".strip() in out
     assert max(map(len, out.splitlines())) <= 120
+
+
+PARTS = ["journal show", "journal stat", "config check", "config show", "policies list", "policies describe"]
+
+
+@pytest.mark.parametrize("name", [*PARTS, "bench scheduler", "bench sim"])
+def test_help_of_a_part_has_a_description_and_its_own_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(capsys, *name.split(), "--help")
+    assert (status, err) == (0, "")
+    usage, description, *_ = out.split("\n\n")
+    assert usage.startswith(f"usage: stepwell {name}")
+    assert re.match(r"[A-Z].*\.$", description)
+    examples = out.partition("examples:\n")[2].partition("\n\n")[0].splitlines()
+    assert examples
+    assert all(each.startswith(f"  stepwell {name}") for each in examples)
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_help_says_what_nought_means(capsys: pytest.CaptureFixture[str]) -> None:
+    out = " ".join(call(capsys, "sim", "--help")[1].split())
+    assert "only the first N requests (0: all)" in out
+    assert "X requests a second (0: as recorded)" in out
 
 
 def test_nothing_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,10 @@ from stepwell.sim.workload.transform import limit, page_keys, scale_rate
 
 _SETTINGS = "workload.settings"
 _TRACE_ONLY = ("format", "debucket", "skip_bad")
+_WHERE_TRACES_ARE = (
+    "docs/simulating.md says where to get traces"
+    " (Azure: github.com/Azure/AzurePublicDataset; Mooncake: github.com/kvcache-ai/Mooncake)"
+)
 _PLUGINS = (("scheduler", "policy"), ("memory", "allocator"), ("cost", "model"))
 
 
@@ -47,7 +51,7 @@ def read_scenario(
     for section, key in _PLUGINS:
         table = getattr(config, section)
         name = getattr(table, key)
-        place = name.rpartition(":")[0]
+        place = name.rpartition(":")[0] or name
         if place.endswith(".py") or "/" in place:
             rooted = str(resolved.base(f"{section}.{key}") / name)
             config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: rooted})})
@@ -60,8 +64,11 @@ def load_workload(resolved: Resolved) -> Workload:
     if asked.kind == "trace":
         if asked.settings:
             raise UserError("are of generated workloads; a trace has none", field=_SETTINGS)
+        path = resolved.trace_path()
+        if not path.exists():
+            raise UserError(f"{path}: no such file. {_WHERE_TRACES_ARE}", field="workload.trace")
         workload = read_trace(
-            resolved.trace_path(),
+            path,
             format=None if asked.format == "auto" else asked.format,
             limit=asked.limit or None,
             skip_bad=asked.skip_bad,

@@ -92,6 +92,12 @@ def test_settings_beside_a_trace_are_refused(tmp_path: Path) -> None:
     assert refusal("workload.kind=trace", trace, "workload.settings.count=5").field == "workload.settings"
 
 
+def test_a_trace_that_is_not_there_says_where_traces_come_from() -> None:
+    error = refusal("workload.kind=trace", "workload.trace=nowhere.csv")
+    assert error.field == "workload.trace"
+    assert "nowhere.csv: no such file. docs/simulating.md says" in str(error)
+
+
 def test_a_rate_needs_a_span() -> None:
     assert refusal("workload.limit=1", "workload.rate=5").field == "workload.rate"
     assert refusal("workload.rate=1e12").field == "workload.rate"

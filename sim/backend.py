@@ -88,7 +88,7 @@ class EchoBackend:
             if samples and id in self._prompts:
                 self._said[id] = start + count - len(self._prompts[id])
                 tokens.append((id, self._say(id)))
-        return StepResult(batch.step, ended, tokens, self._cost.step_ns(self._mirror.shape))
+        return StepResult(batch.step, ended, tokens, elapsed_ns=self._cost.step_ns(self._mirror.shape))
 
     def _fail(self, step: StepId, fault: Fault) -> StepResult:
         """Nothing is on the device any more; it took the time of an empty step to find out."""

@@ -23,7 +23,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from stepwell.core.events import Event, StepDone, StepFailed, Submitted
-from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, PolicyFault, Preempted, Rejected
+from stepwell.core.instructions import (
+    Admitted,
+    Finished,
+    Instruction,
+    Launch,
+    PolicyFault,
+    Preempted,
+    Rejected,
+    Resumed,
+)
 from stepwell.core.types import NS_PER_S, RequestId
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -130,6 +139,7 @@ class ServingMetrics:
             Launch: self._launch,
             Admitted: self._admitted,
             Preempted: self._preempted,
+            Resumed: self._resumed,
             Finished: self._finished,
             Rejected: self._rejected,
             PolicyFault: self._faulted,
@@ -265,6 +275,9 @@ class ServingMetrics:
         live.preemptions += 1
         self.preemptions[preempted.mode] += 1
         self.pages -= preempted.pages
+
+    def _resumed(self, now_ns: int, resumed: Resumed) -> None:
+        self._run(self.live[resumed.request], True)
 
     def _finished(self, now_ns: int, finished: Finished) -> None:
         live = self.live.pop(finished.request)

@@ -177,7 +177,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     socket_s: Seconds = 3600.0
     """Life of a WebSocket, at most."""
     offload_kib: Count = 64
-    """Prompts above this size are rendered and tokenised in a thread."""
+    """Texts above this size are tokenised in a thread; chats always are."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

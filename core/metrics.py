@@ -95,12 +95,12 @@ class Histogram:
 
 
 class _Live(msgspec.Struct, gc=False):
-    """A request that has not ended.  ``last_ns`` is when it sampled last, unless it is in the group."""
+    """A request that has not ended.  ``last_ns`` is when it sampled last, unless it is in the group; -1 is not yet."""
 
     arrival_ns: int
     prompt_tokens: int
-    admitted_ns: int = 0
-    first_ns: int = 0
+    admitted_ns: int = -1
+    first_ns: int = -1
     last_ns: int = 0
     preemptions: int = 0
     running: bool = False
@@ -220,7 +220,7 @@ class ServingMetrics:
         if live is None:
             return
         self.generation_tokens += 1
-        if live.first_ns:
+        if live.first_ns >= 0:
             self._add("inter_token_latency_seconds", now_ns - live.last_ns)
         else:
             live.first_ns = now_ns
@@ -254,7 +254,7 @@ class ServingMetrics:
     def _admitted(self, now_ns: int, admitted: Admitted) -> None:
         live = self.live[admitted.request]
         self._run(live, True)
-        if not live.admitted_ns:
+        if live.admitted_ns < 0:
             live.admitted_ns = now_ns
             self._add("request_queue_time_seconds", now_ns - live.arrival_ns)
             self._prompt(live)
@@ -285,7 +285,7 @@ class ServingMetrics:
         self.pages -= finished.pages
         last_ns = self._group_ns if self._members.pop(finished.request, 0) is None else live.last_ns
         self._ended_ns.append(now_ns)
-        if not live.admitted_ns:
+        if live.admitted_ns < 0:
             self._prompt(live)
         if finished.reason == "rejected":
             self._refuse("policy")

@@ -34,12 +34,16 @@ from stepwell.transports.generation import Choice, Generation
 log = structlog.get_logger("stepwell.service")
 
 T = TypeVar("T")
+
+THREADS = 4
+"""For tokenising and templates."""
+
 Message = Mapping[str, Any]
 """One of a chat: ``role``, ``content`` as text, and whatever else the client sent."""
 
 
 class ChatTemplate(Protocol):
-    """Messages to the token ids of a prompt that asks for the next answer."""
+    """Messages to the token ids of a prompt that asks for the next answer.  It may block: it is called in a thread."""
 
     def __call__(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
         """``arguments`` are the client's ``chat_template_kwargs``; raises ``UserError`` if the template refuses."""
@@ -53,6 +57,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     backend: Backend
     tokenizer: Tokenizer
     template: ChatTemplate
+    encode: Callable[[str], list[int]] | None = None
+    """A text to complete as a prompt, with BOS where the model wants it; None: the tokenizer's ``encode``."""
+    close: Callable[[], None] | None = None
+    """Called once nothing is served any more (the backend is closed by its engine)."""
     pages: int = 0
     context: int = 0
     """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
@@ -140,7 +148,7 @@ class Service:
         self._open: dict[Generation, None] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
-        self._thread_limit = anyio.CapacityLimiter(2)
+        self._thread_limit = anyio.CapacityLimiter(THREADS)
         self._tasks: TaskGroup | None = None
         longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
         self._most_bytes = self.context * max(longest, 1)
@@ -157,6 +165,8 @@ class Service:
                 started()
         finally:
             self._tasks = None
+            if self.model.close is not None:
+                self.model.close()
 
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""
@@ -210,14 +220,17 @@ class Service:
         """The token ids of ``text``; raises ``RequestError`` if it is provably too long before anything is done."""
         if len(text) > self._most_bytes:
             raise too_long(None, self.context, field)
-        return self.check_prompt(await self._off_loop(len(text), self.model.tokenizer.encode, text), field)
+        encode = self.model.encode or self.model.tokenizer.encode
+        if len(text) <= self.limits.offload_kib << 10:
+            return self.check_prompt(encode(text), field)
+        return self.check_prompt(await self._in_thread(encode, text), field)
 
     async def chat_prompt(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> list[int]:
         """The token ids of a chat that asks for its next answer."""
         size = sum(len(str(message.get("content") or "")) for message in messages)
         if size > self._most_bytes:
             raise too_long(None, self.context, field)
-        return self.check_prompt(await self._off_loop(size, self.model.template, messages, arguments), field)
+        return self.check_prompt(await self._in_thread(self.model.template, messages, arguments), field)
 
     def check_prompt(self, ids: list[int], field: str) -> list[int]:
         """Neither empty nor too long, and of this model's vocabulary."""
@@ -229,10 +242,8 @@ class Service:
             raise UserError(f"token ids are 0 to {self.model.tokenizer.vocab_size - 1}", field=field)
         return ids
 
-    async def _off_loop(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
-        """In a thread if it is much, so that no stream has to wait for it."""
-        if size <= self.limits.offload_kib << 10:
-            return work(*arguments)
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """So that no stream has to wait for it."""
         return await anyio.to_thread.run_sync(
             lambda: work(*arguments), abandon_on_cancel=True, limiter=self._thread_limit
         )

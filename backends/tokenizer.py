@@ -9,9 +9,9 @@ What is missing or unknown is either refused with the key named, or has a defaul
 - ``tokenizer.ggml.add_bos_token``: as the pre-tokenizer's model family does (``llama-bpe``: yes, other ``gpt2``: no);
   yes for ``llama``.  If it is wanted, ``bos_token_id`` is required.
 - ``*.vocab_size``: the length of the token list.  A larger number (padded embeddings) is fine, a smaller one refused.
-- End tokens are the union of every source: ``eos_token_id``, ``eot_token_id``, ``eom_token_id`` and control tokens
-  known by name (``ENDS``); in a folder ``tokenizer_config.json``, ``config.json`` and ``generation_config.json``.
-  None at all is refused.
+- End tokens are the union of every source: ``eos_token_id``, ``eos_token_ids``, ``eot_token_id``, ``eom_token_id`` and
+  control tokens known by name (``ENDS``); in a folder ``tokenizer_config.json``, ``config.json`` and
+  ``generation_config.json``.  None at all is refused.
 - A folder begins with BOS if ``add_bos_token`` says so, and where that is missing, if ``tokenizer.json`` does it.
 
 Names of special tokens inside a text are honoured only with ``special=True``.  ``encode`` adds nothing; ``with_bos``
@@ -41,8 +41,8 @@ from stepwell.backends.tokenizer_gguf import (
 )
 from stepwell.core.errors import UserError
 
-ENDS = """<|im_end|> <|eot_id|> <|eom_id|> <|eot|> <|end|> <|return|> <end_of_turn> <|end_of_turn|> <|endoftext|>
-    <|end_of_text|> <end_of_utterance> </s> <eos> <EOT>""".split()
+ENDS = """<|im_end|> <|eot_id|> <|eom_id|> <|eot|> <|end|> <|return|> <end_of_turn> <|end_of_turn|> <|endofturn|>
+    <|endoftext|> <|end_of_text|> <end_of_utterance> </s> <eos> <EOT>""".split()
 """Control tokens that end an answer whatever the metadata says: models are often published with only one of theirs."""
 
 
@@ -115,6 +115,10 @@ class StepwellTokenizer:
             spelled += [] if parts else [id]
         return [id for id in spelled if id not in self._forbidden]
 
+    def prompt(self, text: str) -> list[int]:
+        """A text to complete: names of special tokens in it are text, and BOS is in front where it is asked for."""
+        return self.with_bos(self.encode(text))
+
     def with_bos(self, tokens: Sequence[int]) -> list[int]:
         """A whole prompt: begins with exactly one BOS if the tokenizer asks for it, and is left alone otherwise."""
         if self.bos is None or not self.add_bos or (tokens and tokens[0] == self.bos):
@@ -161,8 +165,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], *, force_pre: str = "") 
     bos, eos = it.id("bos_token_id"), it.id("eos_token_id")
     if add_bos and bos is None:
         raise UserError("is missing, and add_bos_token asks for it", field=f"{KEY}bos_token_id")
-    ends = [each for each in (eos, it.id("eot_token_id"), it.id("eom_token_id")) if each is not None]
-    ends += [hidden[name] for name in ENDS if name in hidden]
+    ends = it.ends() + [hidden[name] for name in ENDS if name in hidden]
     if not ends:
         raise UserError("is missing, and no token is known to end an answer", field=f"{KEY}eos_token_id")
     if eos is None:

@@ -136,9 +136,21 @@ class GgufVocabulary:
 
     def id(self, name: str) -> int | None:
         value = self.metadata.get(f"{KEY}{name}")
-        if value is not None and (not isinstance(value, int) or not 0 <= value < len(self.tokens)):
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < len(self.tokens):
             raise UserError(f"must be one of {len(self.tokens)} token ids, not {value!r}", field=f"{KEY}{name}")
         return value
+
+    def ends(self) -> list[int]:
+        """The token ids that the metadata says end an answer."""
+        found = [self.id(name) for name in ("eos_token_id", "eot_token_id", "eom_token_id")]
+        if f"{KEY}eos_token_ids" in self.metadata:
+            for each in self.array("eos_token_ids", int):
+                if not 0 <= each < len(self.tokens):
+                    raise UserError(f"must be token ids, {each!r} is none", field=f"{KEY}eos_token_ids")
+                found.append(each)
+        return [each for each in found if each is not None]
 
     def of(self, kind: int) -> list[str]:
         return [text for text, each in zip(self.tokens, self.types, strict=True) if each == kind and text]

@@ -97,16 +97,16 @@ class ChatPrompt:
         arguments: Mapping[str, Any] | None = None,
     ) -> list[Segment]:
         """The prompt as text.  Raises ``UserError``: a bad message, or the template refuses, fails or goes too far."""
-        own = {
+        own: dict[str, Any] = {
             "bos_token": self._tokenizer.bos_token,
             "eos_token": self._tokenizer.eos_token,
             "add_generation_prompt": add_generation_prompt,
             "documents": None,
         }
-        given: dict[str, Any] = {"tools": tools, **(arguments or {}), "messages": check_messages(messages)}
-        for name in own:
-            if name in given:
+        for name in (*own, "messages"):
+            if name in (arguments or {}):
                 raise UserError(f"{name!r} is not for clients to set", field="chat_template_kwargs")
+        given: dict[str, Any] = {"tools": tools, **(arguments or {}), "messages": check_messages(messages)}
         seen: list[str] = [self.template]
 
         def look(text: str) -> str:

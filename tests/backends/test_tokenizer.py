@@ -78,6 +78,7 @@ def tiny(**changes: object) -> dict[str, Any]:
         ({"bos_token_id": 9999}, "bos_token_id"),
         ({"eos_token_id": [1, 2]}, "eos_token_id"),
         ({"eos_token_id": -1}, "eos_token_id"),
+        ({"eos_token_ids": [1, 9999]}, "eos_token_ids"),
         ({"model": "llama"}, "scores"),
     ],
 )
@@ -156,6 +157,7 @@ def test_special_tokens_are_spelled_out_even_where_a_word_is_taken_whole() -> No
 def test_eo1_end_tokens_are_the_union_of_all_sources() -> None:
     assert tokenizer_from_gguf(tiny()).end_tokens == {1, 2}
     assert tokenizer_from_gguf(tiny(eot_token_id=5, eom_token_id=6)).end_tokens == {1, 2, 5, 6}
+    assert tokenizer_from_gguf(tiny(eos_token_ids=[7, 8])).end_tokens == {1, 2, 7, 8}
     no_eos = tokenizer_from_gguf(tiny(eos_token_id=None))
     assert no_eos.end_tokens == {1, 2}
     assert "eos_token_id" in no_eos.warnings[0]
@@ -171,6 +173,8 @@ def test_tt3_exactly_one_bos_when_either_side_asks_for_it(add: bool) -> None:
     assert it.with_bos(it.encode("<s>ab", special=True)) == [0, 259]
     assert it.with_bos(it.encode("ab", special=True)) == ([0, 259] if add else [259])
     assert it.with_bos([]) == ([0] if add else [])
+    assert it.prompt("ab") == ([0] if add else []) + [259]
+    assert it.prompt("<s>ab") == ([0] if add else []) + it.encode("<s>ab")
     assert it.with_bos(it.encode("<s></s>ab", special=True)) == [0, 1, 259]
     assert it.with_bos([0, 0, 259]) == [0, 0, 259]
 

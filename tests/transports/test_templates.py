@@ -231,7 +231,7 @@ def test_arguments_and_tools_reach_the_template(make: Make) -> None:
     made = prompt.render(user(), tools=tools, add_generation_prompt=False, arguments={"enable_thinking": True})
     assert text(made) == "fTrueFalse"
     assert text(prompt.render(user(), arguments={"tools": tools})) == "fTrue"
-    for name in ("bos_token", "add_generation_prompt"):
+    for name in ("bos_token", "add_generation_prompt", "messages"):
         with pytest.raises(UserError) as caught:
             prompt.render(user(), arguments={name: "x"})
         assert caught.value.field == "chat_template_kwargs"

@@ -40,7 +40,7 @@ examples:
 SIGTERM (or ^C) lets what runs end, for server.drain_s at most; a second one stops at once.
 """
 
-SEND_BUFFER = 256 << 10
+SEND_BUFFER = 128 << 10
 """Bytes that the kernel holds for a client that does not read, about twice this."""
 
 
@@ -101,8 +101,9 @@ def _listen(config: Config) -> socket.socket:
         ) from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # Connections inherit it: bytes that a dropped client never takes are given up, and its socket with them.
-        patience_ms = int(2000 * server.send_timeout_s)
+        # Connections inherit it: bytes that a dropped client never takes are given up, and its socket with them.  Long
+        # after the server's own patience, which is the one that is counted.
+        patience_ms = int(10_000 * server.send_timeout_s)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
     return listener
 

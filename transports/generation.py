@@ -127,17 +127,21 @@ class Generation:
 
     async def news(self) -> None:
         """Wait until something changed since the last call (or has already)."""
-        await self._news.wait()
+        if not self._news.is_set():
+            await self._news.wait()
         self._news = anyio.Event()
 
     @property
     def ended(self) -> bool:
-        return all(choice.ended for choice in self.choices)
+        return all([choice.ended for choice in self.choices])
 
     @property
     def error(self) -> StepwellError | None:
         """The first failure among the choices."""
-        return next((choice.error for choice in self.choices if choice.error is not None), None)
+        for choice in self.choices:
+            if choice.error is not None:
+                return choice.error
+        return None
 
     @property
     def untaken(self) -> int:

@@ -6,7 +6,8 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -30,6 +31,7 @@ from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.watch import Watch
 
 log = structlog.get_logger("stepwell.service")
 
@@ -144,6 +146,9 @@ class Service:
         self.draining = False
         self.stopping = anyio.Event()
         """Set when open sockets should say goodbye."""
+        self.loop_lag_s = 0.0
+        """How late the event loop is: the worst of late, fading."""
+        self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
@@ -153,6 +158,7 @@ class Service:
         longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
         self._most_bytes = self.context * max(longest, 1)
         self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
+        self.metrics.gauges["stepwell:loop_lag_seconds"] = lambda: self.loop_lag_s
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -161,12 +167,36 @@ class Service:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
-                tasks.start_soon(self.engine.run)
-                started()
+                async with anyio.create_task_group() as beside:
+                    beside.start_soon(self._look_around)
+                    started()
+                    await self.engine.run()
+                    beside.cancel_scope.cancel()
         finally:
             self._tasks = None
             if self.model.close is not None:
                 self.model.close()
+
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[Watch]:
+        """Look at a connection now and then, inside."""
+        self._watches[watch] = None
+        try:
+            yield watch
+        finally:
+            del self._watches[watch]
+
+    async def _look_around(self) -> None:
+        limits, now_ns = self.limits, self.clock.now_ns
+        period_s = min(0.25, limits.ping_s / 4, limits.send_timeout_s / 4)
+        while True:
+            asleep_ns = now_ns()
+            await anyio.sleep(period_s)
+            awake_ns = now_ns()
+            lag_s = max((awake_ns - asleep_ns) / NS_PER_S - period_s, 0.0)
+            self.loop_lag_s = max(lag_s, self.loop_lag_s * 0.9)
+            for watch in list(self._watches):
+                watch.look(awake_ns)
 
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""

@@ -24,6 +24,7 @@ from stepwell.transports.http.openai import check_model
 from stepwell.transports.http.requests import decode, wants_of
 from stepwell.transports.responses import Create, ResponseEvents, chat_of
 from stepwell.transports.service import Service
+from stepwell.transports.watch import Watch
 
 GOING_AWAY, NOT_TEXT, POLICY, TOO_BIG, OVERLOADED = 1001, 1003, 1008, 1009, 1013
 LIFETIME = GOING_AWAY
@@ -97,6 +98,7 @@ class _Socket:
         self._sending = anyio.Lock()
         self._most = int(service.limits.body_mib * (1 << 20))
         self._tasks: TaskGroup
+        self._watch = Watch(service.clock.now_ns, service.limits.send_timeout_s, self._drop)
 
     async def serve(self) -> None:
         """Until either side closes; every lane ends with it."""
@@ -105,15 +107,13 @@ class _Socket:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._watch_drain)
-                with anyio.move_on_after(service.limits.socket_s) as life:
+                with service.watching(self._watch), anyio.move_on_after(service.limits.socket_s) as life:
                     close = await self._read()
                 if life.cancelled_caught:
                     error = CapacityError("sockets live no longer than this", code="websocket_connection_limit_reached")
                     await self._say_error(error, None, status=400)
                     close = (LIFETIME, "lifetime")
                 self._tasks.cancel_scope.cancel()
-        except* TimeoutError:
-            service.metrics.count("slow_client")
         except* (OSError, WebSocketDisconnect, RuntimeError):
             service.metrics.count("disconnected")
         finally:
@@ -229,11 +229,12 @@ class _Socket:
     # ------------------------------------------------------------------------------------------- out
 
     async def _say(self, events: Iterable[dict[str, Any]]) -> None:
-        """Raises ``TimeoutError`` if the client takes nothing for too long; that ends the socket."""
+        """Whole, whatever other lanes say.  A client that takes nothing for too long loses the socket."""
         async with self._sending:
             for event in events:
-                with anyio.fail_after(self._service.limits.send_timeout_s):
-                    await self._socket.send({"type": "websocket.send", "text": msgspec.json.encode(event).decode()})
+                self._watch.sending()
+                await self._socket.send({"type": "websocket.send", "text": msgspec.json.encode(event).decode()})
+                self._watch.sent()
 
     async def _say_error(self, error: StepwellError, lane: str | None, status: int = 0) -> None:
         refusal = self._service.refusal(error)

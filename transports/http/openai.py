@@ -14,13 +14,17 @@ from starlette.responses import Response
 from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.http import requests
+from stepwell.transports.http import requests, sse
 from stepwell.transports.http.body import read_body, request_id, service_of
 from stepwell.transports.http.requests import CompletionRequest, Sampled
 from stepwell.transports.http.sse import EventStream, unless_gone
 from stepwell.transports.service import Service, Wants
 
 Json = dict[str, Any]
+
+_PLACE = "\x00text\x00"
+_encode = msgspec.json.Encoder().encode
+_PLACED = _encode(_PLACE)
 
 
 def usage_of(generation: Generation) -> Json:
@@ -50,6 +54,7 @@ class _Shape:
         options = request.stream_options
         self.with_usage = bool(request.stream and options and options.include_usage)
         self.running_usage = bool(self.with_usage and options and options.continuous_usage_stats)
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
         self._greeted: set[int] = set()
         self._ended: set[int] = set()
 
@@ -59,7 +64,7 @@ class _Shape:
         """What a choice begins with."""
         return []
 
-    def delta(self, choice: Choice, text: str) -> Json:
+    def delta(self, text: str) -> Json:
         raise NotImplementedError
 
     def last_delta(self) -> Json:
@@ -80,21 +85,34 @@ class _Shape:
             made["service_tier"] = "flex" if tier == "flex" else "default"
         return {**made, "choices": choices}
 
-    def events(self, generation: Generation) -> Iterator[Json]:
-        """What is new: text of every choice that has some, and its end once."""
-        for choice in generation.choices:
-            index = choice.index
-            if index not in self._greeted:
-                self._greeted.add(index)
-                for body in self.opening(index):
-                    yield self._chunk(generation, index, body, None)
-            text, start, stop = choice.take()
-            logprobs = self.logprobs(choice, start, stop) if stop > start else None
+    def events(self, generation: Generation) -> bytes:
+        """What is new, framed: text of every choice that has some, and its end once."""
+        return b"".join([frame for choice in generation.choices for frame in self._news(generation, choice)])
+
+    def _news(self, generation: Generation, choice: Choice) -> Iterator[bytes]:
+        index = choice.index
+        if index not in self._greeted:
+            self._greeted.add(index)
+            for body in self.opening(index):
+                yield sse.data(self._chunk(generation, index, body, None))
+        text, start, stop = choice.take()
+        logprobs = self.logprobs(choice, start, stop) if choice.logprobs and stop > start else None
+        if logprobs is not None or self.running_usage:
             if text or logprobs:
-                yield self._chunk(generation, index, self.delta(choice, text), None, logprobs)
-            if choice.reason and index not in self._ended:
-                self._ended.add(index)
-                yield self._chunk(generation, index, self.last_delta(), choice.reason)
+                yield sse.data(self._chunk(generation, index, self.delta(text), None, logprobs))
+        elif text:
+            before, after = self._frame_of(generation, index)
+            yield before + _encode(text) + after
+        if choice.reason and index not in self._ended:
+            self._ended.add(index)
+            yield sse.data(self._chunk(generation, index, self.last_delta(), choice.reason))
+
+    def _frame_of(self, generation: Generation, index: int) -> tuple[bytes, bytes]:
+        """What stands around the text of a choice's chunks: the same every time, so it is encoded once."""
+        if index not in self._frames:
+            before, _, after = sse.data(self._chunk(generation, index, self.delta(_PLACE), None)).partition(_PLACED)
+            self._frames[index] = before, after
+        return self._frames[index]
 
     def _chunk(
         self, generation: Generation, index: int, body: Json, reason: str | None, logprobs: Json | None = None
@@ -105,9 +123,10 @@ class _Shape:
             made["usage"] = usage_of(generation) if self.running_usage else None
         return made
 
-    def closing(self, generation: Generation) -> Iterator[Json]:
-        if self.with_usage:
-            yield {**self.frame(self.piece, []), "usage": usage_of(generation)}
+    def closing(self, generation: Generation) -> bytes:
+        if not self.with_usage:
+            return b""
+        return sse.data({**self.frame(self.piece, []), "usage": usage_of(generation)})
 
     def answer(self, generation: Generation) -> Json:
         choices = []
@@ -136,7 +155,7 @@ class ChatShape(_Shape):
     def opening(self, index: int) -> list[Json]:
         return [{"delta": {"role": "assistant", "content": ""}}]
 
-    def delta(self, choice: Choice, text: str) -> Json:
+    def delta(self, text: str) -> Json:
         return {"delta": {"content": text}}
 
     def last_delta(self) -> Json:
@@ -176,7 +195,7 @@ class CompletionShape(_Shape):
     def opening(self, index: int) -> list[Json]:
         return [{"text": self._echo(index)}] if self._echoes else []
 
-    def delta(self, choice: Choice, text: str) -> Json:
+    def delta(self, text: str) -> Json:
         return {"text": text}
 
     def last_delta(self) -> Json:

@@ -7,7 +7,7 @@ larger pieces; a client that takes nothing at all, or falls too far behind, is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -20,6 +20,7 @@ from stepwell.core.errors import CapacityError
 from stepwell.transports.errors import Refusal
 from stepwell.transports.generation import Generation
 from stepwell.transports.service import Service
+from stepwell.transports.watch import Watch
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 PING = b": keep-alive\n\n"
@@ -38,8 +39,8 @@ def error(refusal: Refusal) -> bytes:
     return b"event: error\ndata: " + refusal.body + b"\n\n" + DONE
 
 
-Events = Callable[[Generation], Iterator[object]]
-"""What there is to say now of an answer, as JSON-like objects; called again whenever there is news."""
+Events = Callable[[Generation], bytes]
+"""What there is to say now of an answer, framed; called again whenever there is news."""
 
 
 class EventStream(Response):
@@ -61,68 +62,71 @@ class EventStream(Response):
         self._events = events
         self._closing = closing
         self._over = False
+        self._silent = False
         self._send: Send
+        self._watch: Watch
+        self._scope: anyio.CancelScope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        metrics, limits = self._service.metrics, self._service.limits
+        service, limits, generation = self._service, self._service.limits, self._generation
         self._send = send
+        watch = Watch(
+            service.clock.now_ns, limits.send_timeout_s, self._drop, ping_s=limits.ping_s, silent=self._be_silent
+        )
         try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._watch_client, receive, tasks.cancel_scope)
-                self._bound(limits.buffer_kib << 10, tasks.cancel_scope)
-                await self._stream(limits.ping_s)
-                tasks.cancel_scope.cancel()
-        except* TimeoutError:
-            metrics.count("slow_client")
+            with service.watching(watch) as self._watch:
+                async with anyio.create_task_group() as tasks:
+                    self._scope = tasks.cancel_scope
+                    generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
+                    tasks.start_soon(self._watch_client, receive)
+                    await self._stream()
+                    tasks.cancel_scope.cancel()
         except* OSError:
-            metrics.count("disconnected")
+            service.metrics.count("disconnected")
         finally:
-            self._generation.close()
+            generation.close()
 
-    def _bound(self, most: int, scope: anyio.CancelScope) -> None:
-        def drop() -> None:
-            self._service.metrics.count("slow_client")
-            scope.cancel()
+    def _drop(self) -> None:
+        self._service.metrics.count("slow_client")
+        self._scope.cancel()
 
-        self._generation.most_untaken, self._generation.overflow = most, drop
+    def _be_silent(self) -> None:
+        self._silent = True
+        self._generation.tell()
 
-    async def _watch_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
+    async def _watch_client(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         if not self._over:
             self._service.metrics.count("disconnected")
-            scope.cancel()
+            self._scope.cancel()
 
-    async def _stream(self, ping_s: float) -> None:
-        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        await self._put(start)
+    async def _stream(self) -> None:
+        await self._put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         generation = self._generation
         while True:
             failed, over = generation.error, generation.ended
-            body = b"".join([data(event) for event in self._events(generation)])
+            body = self._events(generation)
             if failed is not None:
                 generation.cancel()
                 await self._body(body + error(self._service.refusal(failed)), more=False)
                 return
             if over:
-                body += b"".join([data(event) for event in self._closing(generation)])
-                await self._body(body + DONE, more=False)
+                await self._body(body + self._closing(generation) + DONE, more=False)
                 return
-            if body:
-                await self._body(body, more=True)
-            with anyio.move_on_after(ping_s) as silence:
-                await generation.news()
-            if silence.cancelled_caught:
-                await self._body(PING, more=True)
+            if body or self._silent:
+                self._silent = False
+                await self._body(body or PING, more=True)
+            await generation.news()
 
     async def _body(self, body: bytes, *, more: bool) -> None:
         self._over = not more
         await self._put({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _put(self, message: dict[str, Any]) -> None:
-        """Raises ``TimeoutError`` if the client takes nothing for too long."""
-        with anyio.fail_after(self._service.limits.send_timeout_s):
-            await self._send(message)
+        self._watch.sending()
+        await self._send(message)
+        self._watch.sent()
 
 
 async def unless_gone(request: Request, service: Service, work: Callable[[], Any]) -> Any:

@@ -133,7 +133,7 @@ class Generation:
 
     @property
     def ended(self) -> bool:
-        return all([choice.ended for choice in self.choices])
+        return all(choice.ended for choice in self.choices)
 
     @property
     def error(self) -> StepwellError | None:

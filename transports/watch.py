@@ -11,7 +11,7 @@ from stepwell.core.types import NS_PER_S
 
 
 class Watch:
-    """Of one connection.  ``drop`` is called once if a send takes too long, ``silent`` after nothing was sent for long."""
+    """Of one connection.  ``drop`` is called once if a send takes too long, ``silent`` after a long silence."""
 
     def __init__(
         self,

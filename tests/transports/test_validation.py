@@ -110,6 +110,8 @@ def test_in_1_a_prompt_that_is_provably_too_long_is_not_tokenised() -> None:
         ('"logit_bias": {"256": 1}', "logit_bias"),
         ('"logit_bias": {"1": 101}', "logit_bias"),
         ('"seed": 1e3', "seed"),
+        ('"response_format": {"type": "json_object"}', "response_format.type"),
+        ('"tool_choice": "required"', "tool_choice"),
         ('"stream_options": {"include_usage": "yes"}', "stream_options.include_usage"),
     ],
 )

@@ -238,6 +238,7 @@ async def chat(request: Request) -> Response:
     service = service_of(request)
     asked = requests.decode(await read_body(request), requests.CHAT)
     check_model(service, asked.model)
+    requests.check_promises(asked)
     limit = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     if asked.top_logprobs is not None and not asked.logprobs:
         raise UserError("needs logprobs to be true", field="top_logprobs")

@@ -76,6 +76,10 @@ class ChatMessage(msgspec.Struct):
     tool_call_id: str | None = None
 
 
+class ResponseFormat(msgspec.Struct):
+    type: str = "text"
+
+
 class ChatRequest(Sampled, kw_only=True):
     """``POST /v1/chat/completions``."""
 
@@ -84,9 +88,8 @@ class ChatRequest(Sampled, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-
-
-Ids = list[TokenId]
+    response_format: ResponseFormat | None = None
+    tool_choice: Any = None
 
 
 class CompletionRequest(Sampled, kw_only=True):
@@ -139,6 +142,14 @@ COMPLETION = msgspec.json.Decoder(CompletionRequest)
 
 
 # ------------------------------------------------------------------------------------------------ meaning
+
+
+def check_promises(request: ChatRequest) -> None:
+    """What would change the shape of the answer is refused rather than ignored."""
+    if request.response_format is not None and request.response_format.type != "text":
+        raise UserError("structured output is not supported here; only text is", field="response_format.type")
+    if request.tool_choice not in (None, "none", "auto"):
+        raise UserError("tools are not supported here; none and auto are understood as text", field="tool_choice")
 
 
 def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:

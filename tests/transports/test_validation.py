@@ -110,6 +110,7 @@ def test_in_1_a_prompt_that_is_provably_too_long_is_not_tokenised() -> None:
         ('"logit_bias": {"256": 1}', "logit_bias"),
         ('"logit_bias": {"1": 101}', "logit_bias"),
         ('"seed": 1e3', "seed"),
+        ('"min_tokens": 3, "max_tokens": 2', "min_tokens"),
         ('"response_format": {"type": "json_object"}', "response_format.type"),
         ('"tool_choice": "required"', "tool_choice"),
         ('"stream_options": {"include_usage": "yes"}', "stream_options.include_usage"),
@@ -238,3 +239,16 @@ def test_routes_that_are_not_there() -> None:
         assert error_of(http.get("/v1/models/gpt"))[:2] == (404, "model_not_found")
         assert http.get("/v1/models/echo").json()["id"] == "echo"
         assert error_of(http.post(CHAT, json=chat(model="gpt"))) == (404, "model_not_found", "model")
+
+
+def test_cross_origin_pages_are_let_in_by_name_only() -> None:
+    ask = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    with client(make_service(server={"origins": ("https://chat.example",)})) as http:
+        friend = http.options(CHAT, headers={"Origin": "https://chat.example", **ask})
+        assert friend.headers["access-control-allow-origin"] == "https://chat.example"
+        stranger = http.options(CHAT, headers={"Origin": "https://evil.example", **ask})
+        assert "access-control-allow-origin" not in stranger.headers
+    with client(make_service()) as http:
+        assert (
+            "access-control-allow-origin" not in http.get("/v1/models", headers={"Origin": "https://a.example"}).headers
+        )

@@ -151,6 +151,7 @@ def test_ws_1_closing_ends_every_lane() -> None:
             while json.loads(socket.receive_text())["type"] != "response.output_text.delta":
                 pass
         assert settled(service)
+        assert service.sockets_open == 0
         assert service.metrics.ends["abort"] >= 1
         assert service.metrics.ends["stop"] == 0
 

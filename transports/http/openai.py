@@ -142,9 +142,12 @@ class _Shape:
         return self.service.model.tokenizer.token_bytes(id).decode("utf-8", "replace")
 
     def rows(self, choice: Choice, start: int, stop: int) -> Iterator[tuple[int, float, Sequence[tuple[int, float]]]]:
+        """Of the tokens that are shown: the end token is none of the answer's text."""
         given = choice.logprobs[start:stop]
+        ends = self.service.model.tokenizer.end_tokens
         for id, row in zip(choice.stream.tokens[start:stop], given, strict=False):
-            yield id, row.logprob, row.top
+            if id not in ends:
+                yield id, row.logprob, row.top
 
 
 class ChatShape(_Shape):

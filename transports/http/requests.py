@@ -180,6 +180,8 @@ def wants_of(request: Sampled, service: Service, *, logprobs: int = -1, limit: s
     max_tokens = getattr(request, limit)
     if max_tokens is not None and max_tokens < 1:
         raise UserError("must be at least 1 (null: the rest of the context)", field=limit)
+    if request.min_tokens is not None and max_tokens is not None and request.min_tokens > max_tokens:
+        raise UserError(f"must not be more than {limit} ({max_tokens}), got {request.min_tokens}", field="min_tokens")
     n = request.n or 1
     if n > service.limits.max_choices:
         raise UserError(f"at most {service.limits.max_choices} here, got {n}", field="n")

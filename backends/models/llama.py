@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stepwell.backends.models.matrix import Matrix
 from stepwell.backends.weights.source import ModelShape, ModelSource, RopeScaling
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -30,11 +31,11 @@ class _Layer:
             return torch.cat([take(f"{prefix}.{name}.weight") for name in names]).contiguous()
 
         self.attention_norm = named("input_layernorm")
-        self.qkv = named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        self.out = named("self_attn.o_proj")
+        self.qkv = Matrix(named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+        self.out = Matrix(named("self_attn.o_proj"))
         self.mlp_norm = named("post_attention_layernorm")
-        self.gate_up = named("mlp.gate_proj", "mlp.up_proj")
-        self.down = named("mlp.down_proj")
+        self.gate_up = Matrix(named("mlp.gate_proj", "mlp.up_proj"))
+        self.down = Matrix(named("mlp.down_proj"))
 
 
 class Llama:
@@ -52,15 +53,16 @@ class Llama:
         self.embedding = take("model.embed_tokens.weight").contiguous()
         self.layers = [_Layer(take, f"model.layers.{index}") for index in range(config.layers)]
         self.norm = take("model.norm.weight")
-        self.output = self.embedding if config.tied else take("lm_head.weight").contiguous()
+        self.output = Matrix(self.embedding if config.tied else take("lm_head.weight"))
         assert not missing, f"parameters never filled: {list(missing)}"
         self._frequencies = rope_frequencies(config).to(device)
 
     @property
     def weight_bytes(self) -> int:
-        layers = [getattr(layer, name) for layer in self.layers for name in _Layer.__slots__]
-        whole = [self.embedding, self.norm, *layers] + ([] if self.config.tied else [self.output])
-        return sum(each.numel() * each.element_size() for each in whole)
+        """Memory of all parameters, a tied matrix counted once."""
+        layers: list[Tensor | Matrix] = [getattr(layer, name) for layer in self.layers for name in _Layer.__slots__]
+        rest = [self.embedding, self.norm] + ([] if self.config.tied else [self.output])
+        return sum(each.nbytes for each in [*rest, *layers])
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """The last hidden state of every row.  With tiles, the rows are a multiple of their height."""
@@ -80,7 +82,7 @@ class Llama:
     def logits(self, states: Tensor) -> Tensor:
         """Scores over the vocabulary of each row, in float32."""
         tiles = states.shape[0] // self.tile if self.tile else 1
-        out = [F.linear(self._normed(each, self.norm), self.output).float() for each in states.chunk(tiles)]
+        out = [self.output(self._normed(each, self.norm)).float() for each in states.chunk(tiles)]
         return out[0] if tiles == 1 else torch.cat(out)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
@@ -90,24 +92,24 @@ class Llama:
         return (wide * scale).to(x.dtype) * weight
 
     def _turn(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of the angles by which each row's heads are turned: [rows, 1, dim / 2]."""
+        """Cosine and signed sine of the angles by which each row's heads are turned: [rows, 1, dim]."""
         angles = positions[:, None, None].float() * self._frequencies
-        return angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat((cos, cos), -1).to(self.dtype), torch.cat((-sin, sin), -1).to(self.dtype)
 
     def _attention_input(self, layer: _Layer, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         config = self.config
-        heads = F.linear(self._normed(x, layer.attention_norm), layer.qkv).view(x.shape[0], -1, config.head_dim)
+        heads = layer.qkv(self._normed(x, layer.attention_norm)).view(x.shape[0], -1, config.head_dim)
         turning = config.heads + config.kv_heads
         query_key, value = heads[:, :turning], heads[:, turning:]
         cos, sin = turn
-        first, second = query_key.chunk(2, dim=-1)
-        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        turned = torch.addcmul(query_key * cos, query_key.roll(config.head_dim // 2, dims=-1), sin)
         return turned[:, : config.heads], turned[:, config.heads :], value
 
     def _finish(self, layer: _Layer, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + F.linear(mixed, layer.out)
-        gate, up = F.linear(self._normed(x, layer.mlp_norm), layer.gate_up).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, layer.down)
+        x = x + layer.out(mixed)
+        gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
+        return x + layer.down(F.silu(gate) * up)
 
 
 def rope_frequencies(config: ModelShape) -> Tensor:

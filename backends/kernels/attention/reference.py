@@ -26,11 +26,16 @@ def decode(query: Tensor, keys: Tensor, values: Tensor, tables: Tensor, mask: Te
     """One query for each request.  ``tables`` [requests, pages] is padded with any page that exists."""
     requests, heads, dim = query.shape
     kv_heads = keys.shape[2]
-    key = keys[tables].flatten(1, 2).transpose(1, 2)
-    value = values[tables].flatten(1, 2).transpose(1, 2)
+    key = _gathered(keys, tables).transpose(1, 2)
+    value = _gathered(values, tables).transpose(1, 2)
     # The query heads of one key-value head take the place of positions, so that nothing is repeated.
     grouped = query.view(requests, kv_heads, heads // kv_heads, dim)
     return F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask).reshape(requests, heads, dim)
+
+
+def _gathered(cache: Tensor, tables: Tensor) -> Tensor:
+    """Pages of each request in order: [requests, positions, kv heads, dim].  (Plain indexing takes 4 times as long.)"""
+    return cache.index_select(0, tables.flatten()).view(tables.shape[0], -1, *cache.shape[2:])
 
 
 def slice_mask(start: int, count: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -43,7 +48,7 @@ def slice_mask(start: int, count: int, width: int, dtype: torch.dtype, device: t
 def prefill(query: Tensor, keys: Tensor, values: Tensor, pages: Tensor, mask: Tensor) -> Tensor:
     """Consecutive queries of one request, whose earlier positions may lie in its ``pages`` already."""
     groups = query.shape[1] // keys.shape[2]
-    key = keys[pages].flatten(0, 1).transpose(0, 1).repeat_interleave(groups, 0)
-    value = values[pages].flatten(0, 1).transpose(0, 1).repeat_interleave(groups, 0)
+    key = keys.index_select(0, pages).flatten(0, 1).transpose(0, 1).repeat_interleave(groups, 0)
+    value = values.index_select(0, pages).flatten(0, 1).transpose(0, 1).repeat_interleave(groups, 0)
     mixed = F.scaled_dot_product_attention(query.transpose(0, 1)[None], key[None], value[None], attn_mask=mask)
     return mixed[0].transpose(0, 1)

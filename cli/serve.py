@@ -14,9 +14,11 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 
 from stepwell.cli.logs import log
 from stepwell.core.config import Config
+from stepwell.core.config_load import DEFAULT, Resolved
 from stepwell.core.errors import UserError
 from stepwell.core.registry import complete
 from stepwell.sim.scenario import read_scenario
@@ -40,6 +42,14 @@ examples:
 SIGTERM (or ^C) lets what runs end, for server.drain_s at most; a second one stops at once.
 """
 
+ECHO = "echo"
+SMALLER = {
+    "scheduler.token_budget": (512, "scheduler.running_limit"),
+    "memory.pages": (2048, "scheduler.max_context"),
+    "memory.host_pages": (1024, "memory.pages"),
+}
+"""Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
+
 SEND_BUFFER = 128 << 10
 """Bytes that the kernel holds for a client that does not read, about twice this."""
 
@@ -62,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         "server.port": args.port,
     }
     overrides = [f"{key}={value}" for key, value in named.items() if value is not None]
-    resolved = read_scenario(args.file, overrides=[*overrides, *args.set], environ=os.environ)
+    resolved = _resolve(args.file, [*overrides, *args.set])
     for note in resolved.notes:
         print(f"note: {note}", file=sys.stderr)
     try:
@@ -84,6 +94,23 @@ def run(args: argparse.Namespace) -> int:
             if journal is not None:
                 journal.close()
     return 0 if not service.engine.failed else 3
+
+
+def _resolve(file: str | None, overrides: list[str]) -> Resolved:
+    """The configuration.  What nobody set is smaller for a real model than for a simulated one, and a note says so."""
+    resolved = read_scenario(file, overrides=overrides, environ=os.environ)
+    if resolved.config.model.path == ECHO:
+        return resolved
+    smaller = [f"{key}={value}" for key, (value, depends) in SMALLER.items() if _unset(resolved, key, depends)]
+    if not smaller:
+        return resolved
+    resolved = read_scenario(file, overrides=[*smaller, *overrides], environ=os.environ)
+    note = f"for a real model, unless said otherwise: {', '.join(smaller)}"
+    return msgspec.structs.replace(resolved, notes=(*resolved.notes, note))
+
+
+def _unset(resolved: Resolved, *keys: str) -> bool:
+    return all(resolved.origin(key) == DEFAULT for key in keys)
 
 
 def _listen(config: Config) -> socket.socket:

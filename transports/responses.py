@@ -91,8 +91,9 @@ class ResponseEvents:
 
     def accepted(self, generation: Generation) -> Iterator[Json]:
         """It is in the line; and says so if it has to wait there."""
-        yield self._whole("response.created", "in_progress" if generation.choices[0].admitted else "queued", generation)
-        if not generation.choices[0].admitted:
+        admitted = generation.choices[0].admitted
+        yield self._whole("response.created", "in_progress" if admitted else "queued", generation)
+        if not admitted:
             metrics = self._service.metrics
             queued = self._whole("response.queued", "queued", generation)
             yield {**queued, "queue_position": metrics.waiting, "estimated_wait_ms": metrics.wait_ns() // 1_000_000}
@@ -100,14 +101,16 @@ class ResponseEvents:
     def news(self, generation: Generation) -> Iterator[Json]:
         """What is new; the last call is the one after the choice has ended."""
         choice = generation.choices[0]
-        if choice.admitted and not self._begun:
-            yield from self._begin(generation)
+        # Looked at in one moment: each event is sent before the next is asked for, and meanwhile the answer goes on.
+        begins, error, reason = choice.admitted and not self._begun, choice.error, choice.reason
         text, _, _ = choice.take()
+        if begins:
+            yield from self._begin(generation)
         if text:
             yield self._part("response.output_text.delta", delta=text, logprobs=[])
-        if choice.error is not None:
-            yield self._failed(generation, choice.error)
-        elif choice.reason:
+        if error is not None:
+            yield self._failed(generation, error)
+        elif reason:
             yield from self._end(generation)
 
     # ------------------------------------------------------------------------------------------- events

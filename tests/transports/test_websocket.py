@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio
 import pytest
 
 from stepwell.tests.transports.house import PATIENCE_S, client, idle, make_service
@@ -95,6 +96,31 @@ def test_ws_1_lanes_run_beside_each_other_and_in_order_within() -> None:
         first_end = [each["type"] for each in lanes["one"]].index("response.completed")
         assert lanes["one"][first_end + 1]["type"] == "response.created"
     assert settled(service)
+
+
+def test_what_comes_while_an_event_is_sent_is_not_lost() -> None:
+    """The answer goes on, and ends, between any two events."""
+    from stepwell.tests.transports.house import running  # lazy: by hand, without a socket
+    from stepwell.transports.responses import Create, ResponseEvents
+    from stepwell.transports.service import Wants
+
+    service = make_service(lengths={1: 50})
+
+    async def main() -> list[Any]:
+        async with running(service):
+            generation = service.start([list(b"abcde")], Wants())
+            events, found = ResponseEvents(service, Create(input="abcde")), []
+            await generation.accepted()
+            while not events.over:
+                for event in events.news(generation):
+                    found.append(event)
+                    await generation.finished()
+            generation.close()
+            return found
+
+    found = anyio.run(main)
+    assert said(found) == "abcde" * 10
+    assert found[-1]["response"]["output"][0]["content"][0]["text"] == "abcde" * 10
 
 
 def test_a_response_that_waits_says_so() -> None:

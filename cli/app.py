@@ -25,6 +25,7 @@ from stepwell.core.build_kind import build_kind
 from stepwell.core.errors import CapacityError, InvariantError, PolicyError, StepwellError
 
 COMMANDS = {
+    "serve": "serve a model over HTTP and WebSockets",
     "sim": "simulate a workload under one policy or several, and compare",
     "demo": "simulate the built-in workload under every policy, with a table and a picture",
     "replay": "decide a recorded run again, and name the first decision that differs",

@@ -22,6 +22,7 @@ _LARGE = 1 << 40
 Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGE)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGE)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Options = Mapping[str, object]
 """A plugin's own table; the registry turns it into the plugin's typed struct."""
@@ -128,6 +129,57 @@ class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Older ones are deleted; 0: all are kept."""
 
 
+class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The model that ``stepwell serve`` serves."""
+
+    path: Name = "echo"
+    """``echo`` (says the prompt again; needs no model), ``smollm2`` (the small model of the extra ``demo``), or a GGUF
+    file or a Hugging Face folder."""
+    name: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    """What clients call it; empty: the last part of ``path``."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+    """Of the processor; 0: as many as torch takes."""
+    deterministic: bool = False
+    """The same answer to the last bit whatever else runs beside a request; slower."""
+
+
+class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where and how clients are served, and what one of them may take."""
+
+    host: Name = "127.0.0.1"
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8000
+    """0: any free one."""
+    origins: tuple[str, ...] = ()
+    """Web origins (``https://chat.example``) whose pages may call; ``*``: all of them."""
+    body_mib: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 16.0
+    """Size of one request or one WebSocket message, at most."""
+    body_timeout_s: Seconds = 60.0
+    """Time to send a whole request in, at most."""
+    send_timeout_s: Seconds = 60.0
+    """A client that takes nothing at all for so long is dropped."""
+    buffer_kib: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 256
+    """Text that waits for one slow client, at most; with more it is dropped."""
+    ping_s: Seconds = 15.0
+    """A stream that has been silent for so long gets a comment, so that nobody in between closes it."""
+    stall_s: Seconds = 30.0
+    """Not ready once work has waited so long without any step finishing."""
+    drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
+    """After SIGTERM requests that run may go on for so long."""
+    max_streams: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2048
+    """Answers in progress at once, at most."""
+    max_choices: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    """Of one request (``n``, times its prompts)."""
+    max_lanes: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
+    """``stream_id`` lanes of one WebSocket."""
+    lane_queue: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
+    """Responses in one lane, the one in progress included."""
+    socket_s: Seconds = 3600.0
+    """Life of a WebSocket, at most."""
+    offload_kib: Count = 64
+    """Texts above this size are tokenised in a thread; chats always are."""
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole tree."""
 
@@ -137,6 +189,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     classes: tuple[ClassConfig, ...] = DEFAULT_CLASSES
     workload: WorkloadConfig = WorkloadConfig()
     journal: JournalConfig = JournalConfig()
+    model: ModelConfig = ModelConfig()
+    server: ServerConfig = ServerConfig()
 
     def klass(self, name: str) -> ClassConfig | None:
         """The class of that name."""

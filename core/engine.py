@@ -19,6 +19,7 @@ from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
 from stepwell.core.protocols import Backend, StepResult
+from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
 from stepwell.core.types import RequestId, StepId
@@ -84,6 +85,7 @@ class Engine:
         tenant: str = "default",
         expires_ns: int = 0,
         keys: Sequence[int] = (),
+        sampling: SamplingParams = GREEDY,
     ) -> Stream:
         """Hand in a request; the answer comes through the stream, and so does a refusal for want of room.
 
@@ -99,7 +101,7 @@ class Engine:
         if self._closed:
             raise CapacityError(self.failed or "the engine is shutting down", code="not_serving")
         id = self._last_id + 1
-        self._backend.admit(id, prompt, max_tokens)
+        self._backend.admit(id, prompt, max_tokens, sampling)
         self._last_id = id
         stream = self._streams[id] = Stream(id, self._cancel)
         if self._token_observer is not None:

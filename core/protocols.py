@@ -9,6 +9,7 @@ import msgspec
 
 from stepwell.core.instructions import Launch
 from stepwell.core.plan import StepPlan
+from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.types import Fit, Page, RequestId, RequestState, StepId
 
 # --------------------------------------------------------------------------------------------------- policies
@@ -364,6 +365,7 @@ class StepResult(msgspec.Struct, array_like=True, gc=False):
     step: StepId
     ended: list[RequestId] = []
     tokens: list[tuple[RequestId, int]] = []
+    logprobs: dict[RequestId, TokenLogprob] = {}
     elapsed_ns: int = 0
     copy_ns: int = 0
     failed: str = ""
@@ -371,11 +373,36 @@ class StepResult(msgspec.Struct, array_like=True, gc=False):
     device_lost: bool = False
 
 
+class Tokenizer(Protocol):
+    """Text to token ids and back, without state."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Every token that ends an answer: the union of all sources of the model."""
+        ...
+
+    def encode(self, text: str, *, special: bool = False) -> list[int]:
+        """Token ids; names of special tokens inside ``text`` are honoured only with ``special`` (templates)."""
+        ...
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token adds to a text it does not begin; empty for special tokens."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> bytes:
+        """The bytes of a whole answer, special tokens left out."""
+        ...
+
+
 class Backend(Protocol):
     """Executes steps in the order of their ids."""
 
-    def admit(self, request: RequestId, prompt: Sequence[int], max_tokens: int) -> None:
-        """Make the request's token ids known before a step names it."""
+    def admit(
+        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+    ) -> None:
+        """Make the request's token ids and how to sample known before a step names it."""
         ...
 
     def execute(self, batch: Launch) -> StepResult:

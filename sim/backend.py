@@ -13,6 +13,7 @@ import msgspec
 
 from stepwell.core.instructions import Launch
 from stepwell.core.protocols import BatchShape, CostModel, StepResult
+from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId, StepId
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.mirror import BatchMirror
@@ -65,7 +66,9 @@ class EchoBackend:
         prompt = self._prompts.get(request, ())
         return self._lengths[request] if prompt and self._lengths is not None else len(prompt)
 
-    def admit(self, request: RequestId, prompt: Sequence[int], max_tokens: int) -> None:
+    def admit(
+        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+    ) -> None:
         self._prompts[request] = prompt
 
     def execute(self, batch: Launch) -> StepResult:
@@ -85,7 +88,7 @@ class EchoBackend:
             if samples and id in self._prompts:
                 self._said[id] = start + count - len(self._prompts[id])
                 tokens.append((id, self._say(id)))
-        return StepResult(batch.step, ended, tokens, self._cost.step_ns(self._mirror.shape))
+        return StepResult(batch.step, ended, tokens, elapsed_ns=self._cost.step_ns(self._mirror.shape))
 
     def _fail(self, step: StepId, fault: Fault) -> StepResult:
         """Nothing is on the device any more; it took the time of an empty step to find out."""

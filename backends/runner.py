@@ -1,0 +1,179 @@
+"""One forward pass for a step: who sits in which row, where its keys and values lie, and who attends to what.
+
+Two runners with one face.  ``FastRunner`` takes all rows together.  ``TiledRunner`` puts them into tiles of a fixed
+height, so that a request's numbers are the same, bit for bit, alone and in company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from stepwell.backends.batch import Ints, Row
+from stepwell.backends.kernels.attention import fixed, reference
+from stepwell.backends.kv_cache import KVCache
+from stepwell.backends.models.llama import Llama
+
+TILE = 16
+"""Rows of a tile."""
+
+
+class SliceWork(msgspec.Struct, frozen=True):
+    """Consecutive positions of one request."""
+
+    row: Row
+    start: int
+    count: int
+    samples: bool
+
+
+class StepWork(msgspec.Struct, frozen=True):
+    """Rows of a step: the decode group as columns (``tables`` padded), and the slices."""
+
+    tokens: Ints
+    positions: Ints
+    tables: Ints
+    slices: Sequence[SliceWork]
+
+
+class Runner(Protocol):
+    """Computes a step; returns the scores of the group's rows, then of the slices that sample, in order."""
+
+    def run(self, work: StepWork) -> Tensor: ...
+
+
+class FastRunner:
+    """Every row in one tile; attention in one operation for the group and one for each slice."""
+
+    def __init__(self, model: Llama, cache: KVCache) -> None:
+        self._model, self._cache = model, cache
+
+    def run(self, work: StepWork) -> Tensor:
+        device, dtype, size = self._model.device, self._model.dtype, self._cache.page_size
+        members = len(work.tokens)
+        tokens, positions, slots = [work.tokens], [work.positions], [_slots(work.tables, work.positions, size)]
+        pieces: list[tuple[int, int, Tensor, Tensor]] = []
+        wanted = list(range(members))
+        at = members
+        for each in work.slices:
+            end = each.start + each.count
+            where = np.arange(each.start, end)
+            pages = np.array(each.row.table[: -(-end // size)], np.int64)
+            tokens.append(np.array(each.row.tokens[each.start : end], np.int64))
+            positions.append(where)
+            slots.append(pages[where // size] * size + where % size)
+            mask = reference.slice_mask(each.start, each.count, len(pages) * size, dtype, device)
+            pieces.append((at, at + each.count, torch.from_numpy(pages).to(device), mask))
+            at += each.count
+            if each.samples:
+                wanted.append(at - 1)
+        slot = torch.from_numpy(np.concatenate(slots)).to(device)
+        tables = torch.from_numpy(work.tables).to(device)
+        lengths = torch.from_numpy(work.positions + 1).to(device)
+        mask = reference.decode_mask(lengths, tables.shape[1] * size, dtype)
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._cache.layer(layer)
+            reference.write(keys, slot, key)
+            reference.write(values, slot, value)
+            out = [reference.decode(query[:members], keys, values, tables, mask)] if members else []
+            out += [
+                reference.prefill(query[first:last], keys, values, pages, rule) for first, last, pages, rule in pieces
+            ]
+            return out[0] if len(out) == 1 else torch.cat(out)
+
+        states = self._model.forward(_tensor(tokens, device), _tensor(positions, device), attend)
+        if len(wanted) < states.shape[0]:
+            states = states[torch.tensor(wanted, dtype=torch.int64, device=device)]
+        return self._model.logits(states)
+
+
+class _Tile(msgspec.Struct, frozen=True):
+    """``slots`` of positions 0, 1, …: of each row, or one row of them for a tile of one request."""
+
+    slots: Tensor
+    positions: Tensor
+
+
+class TiledRunner:
+    """Tiles of ``TILE`` rows: of one slice each, or of members of the group; what is missing is padding."""
+
+    def __init__(self, model: Llama, cache: KVCache) -> None:
+        assert model.tile == TILE
+        self._model, self._cache = model, cache
+        self._nowhere = cache.pages * cache.page_size
+
+    def run(self, work: StepWork) -> Tensor:
+        size, device = self._cache.page_size, self._model.device
+        tokens: list[Ints] = []
+        positions: list[Ints] = []
+        slots: list[Ints] = []
+        tiles: list[_Tile] = []
+        wanted = list(range(len(work.tokens)))
+        at = 0
+        for first in range(0, len(work.tokens), TILE):
+            here = slice(first, first + TILE)
+            context = self._context(work.tables[here], int(work.positions[here].max()) + 1)
+            tiles.append(self._tile(context, work.positions[here]))
+            tokens.append(_padded(work.tokens[here], 0))
+            positions.append(_padded(work.positions[here], 0))
+            slots.append(_padded(_slots(work.tables[here], work.positions[here], size), self._nowhere))
+            at += TILE
+        for each in work.slices:
+            table = np.array([each.row.table], np.int64)
+            for start in range(each.start, each.start + each.count, TILE):
+                where = np.arange(start, min(start + TILE, each.start + each.count))
+                tiles.append(self._tile(self._context(table, int(where[-1]) + 1), where))
+                tokens.append(_padded(np.array([each.row.tokens[place] for place in where], np.int64), 0))
+                positions.append(_padded(where, 0))
+                slots.append(_padded(table[0][where // size] * size + where % size, self._nowhere))
+                at += TILE
+            if each.samples:
+                wanted.append(at - TILE + (each.count - 1) % TILE)
+        slot = _tensor(slots, device)
+
+        def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            keys, values = self._cache.layer(layer)
+            reference.write(keys, slot, key)
+            reference.write(values, slot, value)
+            keys, values = keys.flatten(0, 1), values.flatten(0, 1)
+            parts = zip(query.chunk(len(tiles)), tiles, strict=True)
+            return torch.cat([fixed.tile(part, keys, values, tile.slots, tile.positions) for part, tile in parts])
+
+        states = self._model.forward(_tensor(tokens, device), _tensor(positions, device), attend)
+        padded = wanted + [0] * (-len(wanted) % TILE)
+        if not padded:
+            return torch.zeros((0, self._model.config.vocab_size), device=device)
+        return self._model.logits(states[torch.tensor(padded, dtype=torch.int64, device=device)])[: len(wanted)]
+
+    def _context(self, tables: Ints, length: int) -> Ints:
+        """Slots of the first ``length`` positions of each table, padded to whole chunks."""
+        size = self._cache.page_size
+        where = np.arange(length)
+        found = tables[:, where // size] * size + where % size
+        return np.pad(found, ((0, 0), (0, -length % fixed.CHUNK)), constant_values=self._nowhere)
+
+    def _tile(self, context: Ints, positions: Ints) -> _Tile:
+        device = self._model.device
+        if len(context) > 1 or len(positions) == 1:
+            context = np.pad(context, ((0, TILE - len(context)), (0, 0)), constant_values=self._nowhere)
+        return _Tile(torch.from_numpy(context).to(device), torch.from_numpy(_padded(positions, 0)).to(device))
+
+
+def _slots(tables: Ints, positions: Ints, size: int) -> Ints:
+    """Where each member's new key goes."""
+    pages: Ints = np.take_along_axis(tables, positions[:, None] // size, axis=1)[:, 0]
+    return pages * size + positions % size
+
+
+def _padded(values: Ints, filler: int) -> Ints:
+    return np.pad(values, (0, TILE - len(values)), constant_values=filler)
+
+
+def _tensor(parts: Sequence[Ints], device: torch.device) -> Tensor:
+    return torch.from_numpy(np.concatenate(parts)).to(device)

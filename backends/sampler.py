@@ -1,0 +1,140 @@
+"""From scores to the next token, one row at a time, so that no row can feel another.
+
+Random draws are a function of (request seed, token position) and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepwell.core.sampling import SamplingParams, TokenLogprob
+
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+COLDEST = 1e-5
+"""A temperature below this is greedy."""
+_FEW = 1024
+"""So many of the best are sorted first; all of them only if these do not suffice."""
+_MASK = (1 << 64) - 1
+
+
+def uniform(seed: int, position: int) -> float:
+    """A draw in [0, 1), the same for the same seed and position on every machine."""
+    return (_mixed(_mixed(seed & _MASK) ^ (position * 0x9E3779B97F4A7C15 & _MASK)) >> 11) * 2.0**-53
+
+
+def _mixed(x: int) -> int:
+    """The finaliser of SplitMix64."""
+    x = x + 0x9E3779B97F4A7C15 & _MASK
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
+    return x ^ x >> 31
+
+
+def is_plain(sampling: SamplingParams, generated: int) -> bool:
+    """Whether the next token is simply that of the highest score."""
+    return (
+        sampling.temperature < COLDEST
+        and not sampling.presence_penalty
+        and not sampling.frequency_penalty
+        and sampling.repetition_penalty == 1.0
+        and not sampling.logit_bias
+        and generated >= sampling.min_tokens
+    )
+
+
+def choose(
+    logits: np.ndarray[tuple[int], np.dtype[np.float32]],
+    sampling: SamplingParams,
+    tokens: Sequence[int],
+    prompt_tokens: int,
+    seed: int,
+    barred: frozenset[int],
+) -> int:
+    """The token after ``tokens``, of which the first ``prompt_tokens`` are the prompt.
+
+    ``barred`` tokens are not chosen before ``min_tokens`` others.
+
+    In this order: penalties, bias, end tokens masked, temperature, top-k, top-p, min-p, draw.
+    """
+    scores = _adjusted(logits, sampling, tokens, prompt_tokens, barred)
+    if sampling.temperature < COLDEST:
+        return int(scores.argmax())
+    with np.errstate(over="ignore"):  # a cold temperature sends the others to minus infinity, which is meant
+        scores = (scores - scores.max()) / sampling.temperature
+    ids, weights = _nucleus(scores, sampling)
+    totals = weights.cumsum()
+    draw = uniform(seed, len(tokens)) * totals[-1]
+    place = int(np.searchsorted(totals, draw, side="right"))
+    last = int(np.flatnonzero(weights)[-1])
+    place = min(place, last)
+    return place if ids is None else int(ids[place])
+
+
+def _adjusted(
+    logits: np.ndarray[tuple[int], np.dtype[np.float32]],
+    sampling: SamplingParams,
+    tokens: Sequence[int],
+    prompt_tokens: int,
+    barred: frozenset[int],
+) -> Floats:
+    """Penalties look at the whole text (repetition) or at the output (presence, frequency), as the field has it."""
+    scores = logits.astype(np.float64)
+    if sampling.repetition_penalty != 1.0:
+        seen = np.unique(np.asarray(tokens, np.int64))
+        mine = scores[seen]
+        scores[seen] = np.where(mine > 0, mine / sampling.repetition_penalty, mine * sampling.repetition_penalty)
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        said, times = np.unique(np.asarray(tokens[prompt_tokens:], np.int64), return_counts=True)
+        scores[said] -= sampling.presence_penalty + sampling.frequency_penalty * times
+    for token, bias in sampling.logit_bias.items():
+        if 0 <= token < len(scores):
+            scores[token] += bias
+    if len(tokens) - prompt_tokens < sampling.min_tokens and len(barred) < len(scores):
+        scores[sorted(token for token in barred if token < len(scores))] = -np.inf
+    return scores
+
+
+def _nucleus(
+    scores: Floats, sampling: SamplingParams
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]] | None, Floats]:
+    """Tokens that may be drawn and their weights; None for the ids: all, in their order.  The best score is 0."""
+    top_k = sampling.top_k if 0 < sampling.top_k < len(scores) else 0
+    kept = np.exp(scores)
+    weights = np.where(kept < sampling.min_p, 0.0, kept) if sampling.min_p > 0 else kept
+    if not top_k and sampling.top_p >= 1.0:
+        return None, weights
+    count = top_k or _FEW
+    while True:
+        ids = _best(scores, count)
+        running = kept[ids].cumsum()
+        mass = running[-1] if top_k else kept.sum()
+        enough = bool(top_k) or count >= len(scores) or running[-1] >= sampling.top_p * mass
+        if enough:
+            break
+        count = len(scores)
+    if sampling.top_p < 1.0:
+        # Up to and including the one with which the mass is reached; always at least the best.
+        ids = ids[: int(np.searchsorted(running, sampling.top_p * mass, side="left")) + 1]
+    return ids, weights[ids]
+
+
+def _best(scores: Floats, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The ``count`` highest, best first; of equals the lower token first."""
+    size = len(scores)
+    if count >= size:
+        return np.argsort(-scores, kind="stable")
+    least = np.partition(scores, size - count)[size - count]
+    ids = np.flatnonzero(scores >= least)
+    return ids[np.argsort(-scores[ids], kind="stable")][:count]
+
+
+def logprob(logits: np.ndarray[tuple[int], np.dtype[np.float32]], token: int, top: int) -> TokenLogprob:
+    """The model's own log-probabilities (before penalties, bias and temperature)."""
+    scores = logits.astype(np.float64)
+    scores -= scores.max()
+    scores -= np.log(np.exp(scores).sum())
+    best = [] if top <= 0 else _best(scores, top).tolist()
+    return TokenLogprob(float(scores[token]), [(each, float(scores[each])) for each in best])

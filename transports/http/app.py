@@ -1,0 +1,146 @@
+"""The application: routes, health, models, metrics, and the engine as a task of its lifespan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+
+from stepwell.core.errors import StepwellError
+from stepwell.core.metrics import CONTENT_TYPE
+from stepwell.transports.errors import Refusal
+from stepwell.transports.http.body import request_id, service_of
+from stepwell.transports.http.openai import chat, check_model, completions
+from stepwell.transports.http.sse import ClientGone
+from stepwell.transports.service import Service
+from stepwell.transports.websocket import responses_socket
+
+CLIENT_GONE = 499
+"""Never sent: whoever would get it has left."""
+
+
+def create_app(service: Service) -> Starlette:
+    """An ASGI application around ``service``; its lifespan runs the engine."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        started = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(service.run, started.set)
+            await started.wait()
+            try:
+                yield
+            finally:
+                service.stop()
+
+    routes = [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{id:path}", model, methods=["GET"]),
+        *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
+        *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
+        Route("/metrics", metrics, methods=["GET"]),
+        WebSocketRoute("/v1/responses", responses_socket),
+    ]
+    origins = list(service.limits.origins)
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["X-Request-Id", "Retry-After"],
+    )
+    app = Starlette(
+        routes=routes,
+        middleware=[cors] if origins else [],
+        exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
+        lifespan=lifespan,
+    )
+    app.state.service = service
+    app.state.created = int(time.time())
+    return app
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+def _error(request: Request, refusal: Refusal) -> Response:
+    headers = {"X-Request-Id": request_id(request), **refusal.headers}
+    if refusal.status == 503:
+        headers["Connection"] = "close"
+    return Response(refusal.body, refusal.status, headers, media_type="application/json")
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """One of ours, in OpenAI's shape."""
+    if isinstance(error, ClientGone):
+        return Response(status_code=CLIENT_GONE)
+    return _error(request, service_of(request).refusal(error))
+
+
+async def refused_by_router(request: Request, error: Exception) -> Response:
+    """No such path, or not with this method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    code = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
+    return _error(
+        request, Refusal(status, code, f"{request.method} {request.url.path[:200]}: {code.replace('_', ' ')}")
+    )
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    """A bug of ours; the log has the rest."""
+    return _error(request, service_of(request).refusal(error))
+
+
+# ------------------------------------------------------------------------------------------------ looking
+
+
+def _model(request: Request) -> dict[str, object]:
+    service = service_of(request)
+    return {
+        "id": service.model.name,
+        "object": "model",
+        "created": request.app.state.created,
+        "owned_by": "stepwell",
+        "max_model_len": service.context,
+    }
+
+
+async def models(request: Request) -> Response:
+    """``GET /v1/models``: the one there is."""
+    return JSONResponse({"object": "list", "data": [_model(request)]})
+
+
+async def model(request: Request) -> Response:
+    """``GET /v1/models/{id}``."""
+    check_model(service_of(request), request.path_params["id"])
+    return JSONResponse(_model(request))
+
+
+def _state(problem: str) -> Response:
+    return JSONResponse({"status": "unavailable" if problem else "ok", "reason": problem}, 503 if problem else 200)
+
+
+async def health(request: Request) -> Response:
+    """Should the process be restarted?"""
+    return _state(service_of(request).alive)
+
+
+async def ready(request: Request) -> Response:
+    """Should requests be sent here now?"""
+    return _state(service_of(request).unready)
+
+
+async def metrics(request: Request) -> Response:
+    """For a Prometheus scraper."""
+    return Response(service_of(request).metrics.exposition(), headers={"Content-Type": CONTENT_TYPE})

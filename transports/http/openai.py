@@ -1,0 +1,315 @@
+"""``/v1/chat/completions`` and ``/v1/completions`` in OpenAI's shapes, streamed and not."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from stepwell.core.errors import UserError
+from stepwell.transports.errors import RequestError
+from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.http import requests, sse
+from stepwell.transports.http.body import read_body, request_id, service_of
+from stepwell.transports.http.requests import CompletionRequest, Sampled
+from stepwell.transports.http.sse import EventStream, unless_gone
+from stepwell.transports.service import Service, Wants
+
+Json = dict[str, Any]
+
+_PLACE = "\x00text\x00"
+_encode = msgspec.json.Encoder().encode
+_PLACED = _encode(_PLACE)
+
+
+def usage_of(generation: Generation) -> Json:
+    """Once a request, however many choices it has."""
+    prompt, completion, cached = generation.usage
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+
+
+class _Shape:
+    """One answer in the making: which frame its choices go into.  Chat and text completions differ in three places."""
+
+    prefix: str
+    whole: str
+    piece: str
+
+    def __init__(self, service: Service, request: Sampled) -> None:
+        self.service = service
+        self.asked = request
+        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.created = int(time.time())
+        options = request.stream_options
+        self.with_usage = bool(request.stream and options and options.include_usage)
+        self.running_usage = bool(self.with_usage and options and options.continuous_usage_stats)
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
+        self._greeted: set[int] = set()
+        self._ended: set[int] = set()
+
+    # ---- the three places
+
+    def opening(self, index: int) -> list[Json]:
+        """What a choice begins with."""
+        return []
+
+    def delta(self, text: str) -> Json:
+        raise NotImplementedError
+
+    def last_delta(self) -> Json:
+        raise NotImplementedError
+
+    def message(self, choice: Choice) -> Json:
+        raise NotImplementedError
+
+    def logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
+        raise NotImplementedError
+
+    # ---- frames
+
+    def frame(self, kind: str, choices: list[Json]) -> Json:
+        made = {"id": self.id, "object": kind, "created": self.created, "model": self.service.model.name}
+        tier = self.asked.service_tier
+        if tier is not None:
+            made["service_tier"] = "flex" if tier == "flex" else "default"
+        return {**made, "choices": choices}
+
+    def events(self, generation: Generation) -> bytes:
+        """What is new, framed: text of every choice that has some, and its end once."""
+        return b"".join([frame for choice in generation.choices for frame in self._news(generation, choice)])
+
+    def _news(self, generation: Generation, choice: Choice) -> Iterator[bytes]:
+        index = choice.index
+        if index not in self._greeted:
+            self._greeted.add(index)
+            for body in self.opening(index):
+                yield sse.data(self._chunk(generation, index, body, None))
+        text, start, stop = choice.take()
+        logprobs = self.logprobs(choice, start, stop) if choice.logprobs and stop > start else None
+        if logprobs is not None or self.running_usage:
+            if text or logprobs:
+                yield sse.data(self._chunk(generation, index, self.delta(text), None, logprobs))
+        elif text:
+            before, after = self._frame_of(generation, index)
+            yield before + _encode(text) + after
+        if choice.reason and index not in self._ended:
+            self._ended.add(index)
+            yield sse.data(self._chunk(generation, index, self.last_delta(), choice.reason))
+
+    def _frame_of(self, generation: Generation, index: int) -> tuple[bytes, bytes]:
+        """What stands around the text of a choice's chunks: the same every time, so it is encoded once."""
+        if index not in self._frames:
+            before, _, after = sse.data(self._chunk(generation, index, self.delta(_PLACE), None)).partition(_PLACED)
+            self._frames[index] = before, after
+        return self._frames[index]
+
+    def _chunk(
+        self, generation: Generation, index: int, body: Json, reason: str | None, logprobs: Json | None = None
+    ) -> Json:
+        choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": reason}
+        made = self.frame(self.piece, [choice])
+        if self.with_usage:
+            made["usage"] = usage_of(generation) if self.running_usage else None
+        return made
+
+    def closing(self, generation: Generation) -> bytes:
+        if not self.with_usage:
+            return b""
+        return sse.data({**self.frame(self.piece, []), "usage": usage_of(generation)})
+
+    def answer(self, generation: Generation) -> Json:
+        choices = []
+        for choice in generation.choices:
+            _, start, stop = choice.take()
+            ended = {"logprobs": self.logprobs(choice, start, stop), "finish_reason": choice.reason}
+            choices.append({"index": choice.index, **self.message(choice), **ended})
+        return {**self.frame(self.whole, choices), "usage": usage_of(generation)}
+
+    # ---- log-probabilities
+
+    def token(self, id: int) -> str:
+        return self.service.model.tokenizer.token_bytes(id).decode("utf-8", "replace")
+
+    def rows(self, choice: Choice, start: int, stop: int) -> Iterator[tuple[int, float, Sequence[tuple[int, float]]]]:
+        """Of the tokens that are shown: the end token is none of the answer's text."""
+        given = choice.logprobs[start:stop]
+        ends = self.service.model.tokenizer.end_tokens
+        for id, row in zip(choice.stream.tokens[start:stop], given, strict=False):
+            if id not in ends:
+                yield id, row.logprob, row.top
+
+
+class ChatShape(_Shape):
+    """Of ``ChatRequest``."""
+
+    prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def opening(self, index: int) -> list[Json]:
+        return [{"delta": {"role": "assistant", "content": ""}}]
+
+    def delta(self, text: str) -> Json:
+        return {"delta": {"content": text}}
+
+    def last_delta(self) -> Json:
+        return {"delta": {}}
+
+    def message(self, choice: Choice) -> Json:
+        return {"message": {"role": "assistant", "content": choice.text, "refusal": None}}
+
+    def logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
+        if not choice.logprobs:
+            return None
+        content = []
+        for id, logprob, top in self.rows(choice, start, stop):
+            best = [self._entry(other, value) for other, value in top]
+            content.append({**self._entry(id, logprob), "top_logprobs": best})
+        return {"content": content, "refusal": None}
+
+    def _entry(self, id: int, logprob: float) -> Json:
+        data = self.service.model.tokenizer.token_bytes(id)
+        return {"token": data.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(data)}
+
+
+class CompletionShape(_Shape):
+    """Of ``CompletionRequest``.  ``echoes`` are the prompts' texts, if they are to be said first."""
+
+    prefix, whole, piece = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, service: Service, request: CompletionRequest, echoes: Sequence[str] = ()) -> None:
+        super().__init__(service, request)
+        self._echoes = echoes
+        self._n = request.n or 1
+        self._offsets: dict[int, int] = {}
+
+    def _echo(self, index: int) -> str:
+        return self._echoes[index // self._n] if self._echoes else ""
+
+    def opening(self, index: int) -> list[Json]:
+        return [{"text": self._echo(index)}] if self._echoes else []
+
+    def delta(self, text: str) -> Json:
+        return {"text": text}
+
+    def last_delta(self) -> Json:
+        return {"text": ""}
+
+    def message(self, choice: Choice) -> Json:
+        return {"text": self._echo(choice.index) + choice.text}
+
+    def logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
+        if not choice.logprobs:
+            return None
+        offset = self._offsets.get(choice.index, len(self._echo(choice.index)))
+        tokens, values, tops, offsets = [], [], [], []
+        for id, logprob, top in self.rows(choice, start, stop):
+            tokens.append(self.token(id))
+            values.append(logprob)
+            tops.append({self.token(other): value for other, value in top})
+            offsets.append(offset)
+            offset += len(tokens[-1])
+        self._offsets[choice.index] = offset
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+
+# ------------------------------------------------------------------------------------------------ endpoints
+
+
+def check_model(service: Service, name: str | None) -> None:
+    """Whoever names a model must mean this one."""
+    if name and name != service.model.name:
+        raise RequestError(
+            f"there is no model {name[:100]!r} here; this server has {service.model.name!r}",
+            field="model",
+            status=404,
+            code="model_not_found",
+        )
+
+
+async def chat(request: Request) -> Response:
+    """``POST /v1/chat/completions``."""
+    service = service_of(request)
+    asked = requests.decode(await read_body(request), requests.CHAT)
+    check_model(service, asked.model)
+    requests.check_promises(asked)
+    limit = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise UserError("needs logprobs to be true", field="top_logprobs")
+    logprobs = (asked.top_logprobs or 0) if asked.logprobs else -1
+    wants = requests.wants_of(asked, service, logprobs=logprobs, limit=limit)
+    messages = requests.messages_of(asked.messages)
+
+    async def begin() -> tuple[Generation, _Shape]:
+        prompt = await service.chat_prompt(messages, asked.chat_template_kwargs or {}, "messages")
+        return await _accepted(service, [prompt], wants), ChatShape(service, asked)
+
+    return await _answer(request, service, asked, begin)
+
+
+async def completions(request: Request) -> Response:
+    """``POST /v1/completions``."""
+    service = service_of(request)
+    asked = requests.decode(await read_body(request), requests.COMPLETION)
+    check_model(service, asked.model)
+    if asked.suffix:
+        raise UserError("filling in the middle is not supported", field="suffix")
+    if asked.echo and asked.max_tokens == 0:
+        raise UserError(
+            "0 with echo asks for the prompt's log-probabilities, which are not given here", field="max_tokens"
+        )
+    if asked.echo and asked.logprobs not in (None, False):
+        raise UserError("log-probabilities of the prompt (echo) are not given here", field="echo")
+    logprobs = -1 if asked.logprobs is None or asked.logprobs is False else int(asked.logprobs)
+    wants = requests.wants_of(asked, service, logprobs=logprobs)
+    wants = msgspec.structs.replace(wants, opening="continuation")
+
+    async def begin() -> tuple[Generation, _Shape]:
+        prompts = await requests.prompts_of(asked.prompt, service)
+        if len(prompts) * wants.n > service.limits.max_choices:
+            raise UserError(f"n times the prompts is at most {service.limits.max_choices} here", field="n")
+        decode = service.model.tokenizer.decode
+        echoes = [decode(prompt).decode("utf-8", "replace") for prompt in prompts] if asked.echo else []
+        return await _accepted(service, prompts, wants), CompletionShape(service, asked, echoes)
+
+    return await _answer(request, service, asked, begin)
+
+
+async def _accepted(service: Service, prompts: Sequence[list[int]], wants: Wants) -> Generation:
+    """In line; whatever the scheduler refuses is refused before the answer's status is sent."""
+    generation = service.start(prompts, wants)
+    try:
+        await generation.accepted()
+    except BaseException:
+        generation.close()
+        raise
+    return generation
+
+
+async def _answer(
+    request: Request, service: Service, asked: Sampled, begin: Callable[[], Awaitable[tuple[Generation, _Shape]]]
+) -> Response:
+    headers: Mapping[str, str] = {"X-Request-Id": request_id(request)}
+    if asked.stream:
+        generation, shape = await unless_gone(request, service, begin)
+        return EventStream(service, generation, shape.events, shape.closing, headers)
+
+    async def whole() -> bytes:
+        generation, shape = await begin()
+        try:
+            await generation.finished()
+            return msgspec.json.encode(shape.answer(generation))
+        finally:
+            generation.close()
+
+    body = await unless_gone(request, service, whole)
+    return Response(body, media_type="application/json", headers=dict(headers))

@@ -1,0 +1,165 @@
+"""Server-sent events, framed by hand: one ``data:`` line of JSON and a blank line each, LF only.
+
+An event stream watches three things at once: news of the answer, the client (who may leave), and the time (a comment
+when nothing was said for a while).  It never holds the engine up.  What a slow client has not taken grows together into
+larger pieces; a client that takes nothing at all, or falls too far behind, is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from stepwell.core.errors import CapacityError
+from stepwell.transports.errors import Refusal
+from stepwell.transports.generation import Generation
+from stepwell.transports.service import Service
+from stepwell.transports.watch import Watch
+
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+PING = b": keep-alive\n\n"
+DONE = b"data: [DONE]\n\n"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def data(value: object) -> bytes:
+    """One event.  JSON has no raw line breaks, so that it is one line whatever the text holds."""
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+def error(refusal: Refusal) -> bytes:
+    """A failure in the middle: some clients look for the event's name, others for the data, and all for the end."""
+    return b"event: error\ndata: " + refusal.body + b"\n\n" + DONE
+
+
+Events = Callable[[Generation], bytes]
+"""What there is to say now of an answer, framed; called again whenever there is news."""
+
+
+class EventStream(Response):
+    """Streams a generation and closes it, however that ends."""
+
+    def __init__(
+        self,
+        service: Service,
+        generation: Generation,
+        events: Events,
+        closing: Events,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(headers={**HEADERS, **headers}, media_type="text/event-stream")
+        # Without a length: it is not known, and the connection says where the end is.
+        self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+        self._service = service
+        self._generation = generation
+        self._events = events
+        self._closing = closing
+        self._over = False
+        self._silent = False
+        self._send: Send
+        self._watch: Watch
+        self._scope: anyio.CancelScope
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        service, limits, generation = self._service, self._service.limits, self._generation
+        self._send = send
+        watch = Watch(
+            service.clock.now_ns, limits.send_timeout_s, self._drop, ping_s=limits.ping_s, silent=self._be_silent
+        )
+        try:
+            with service.watching(watch) as self._watch:
+                async with anyio.create_task_group() as tasks:
+                    self._scope = tasks.cancel_scope
+                    generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
+                    tasks.start_soon(self._watch_client, receive)
+                    await self._stream()
+                    tasks.cancel_scope.cancel()
+        except* OSError:
+            service.metrics.count("disconnected")
+        finally:
+            generation.close()
+
+    def _drop(self) -> None:
+        self._service.metrics.count("slow_client")
+        self._scope.cancel()
+
+    def _be_silent(self) -> None:
+        self._silent = True
+        self._generation.tell()
+
+    async def _watch_client(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if not self._over:
+            self._service.metrics.count("disconnected")
+            self._scope.cancel()
+
+    async def _stream(self) -> None:
+        await self._put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        generation = self._generation
+        while True:
+            failed, over = generation.error, generation.ended
+            body = self._events(generation)
+            if failed is not None:
+                generation.cancel()
+                await self._body(body + error(self._service.refusal(failed)), more=False)
+                return
+            if over:
+                await self._body(body + self._closing(generation) + DONE, more=False)
+                return
+            if body or self._silent:
+                self._silent = False
+                await self._body(body or PING, more=True)
+            await generation.news()
+
+    async def _body(self, body: bytes, *, more: bool) -> None:
+        self._over = not more
+        await self._put({"type": "http.response.body", "body": body, "more_body": more})
+
+    async def _put(self, message: dict[str, Any]) -> None:
+        self._watch.sending()
+        await self._send(message)
+        self._watch.sent()
+
+
+async def unless_gone(request: Request, service: Service, work: Callable[[], Any]) -> Any:
+    """What ``work`` gives, unless the client leaves first: then work is cancelled, and ``ClientGone`` raised.
+
+    The whole body must have been read.
+    """
+    result: list[Any] = []
+    problem: list[Exception] = []
+
+    async with anyio.create_task_group() as tasks:
+
+        async def watch() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+            service.metrics.count("disconnected")
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(watch)
+        try:
+            result.append(await work())
+        except Exception as error:
+            problem.append(error)  # out of the group, so that it is raised as itself and not in a group
+        tasks.cancel_scope.cancel()
+    if problem:
+        raise problem[0]
+    if not result:
+        raise ClientGone
+    return result[0]
+
+
+class ClientGone(CapacityError):
+    """The client left before there was anything to tell it (499, which is never sent)."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is gone", code="client_gone")

@@ -1,0 +1,363 @@
+"""The engine as transports see it: prompts in text or messages go in, answers in text come out.
+
+Whoever sets a server up hands in a ``Model`` (tokenizer, chat template, backend) and a configuration; everything else
+is put together here.  ``run`` must be running (the application's lifespan does that) while requests are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+import structlog
+from anyio.abc import TaskGroup
+
+from stepwell.core.build import build_scheduler
+from stepwell.core.clock import Clock, RealClock
+from stepwell.core.config import Config
+from stepwell.core.engine import Engine, Observer, TokenObserver
+from stepwell.core.errors import CapacityError, UserError
+from stepwell.core.events import Event, Submitted
+from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted, Rejected
+from stepwell.core.metrics import ServingMetrics
+from stepwell.core.protocols import Backend, StepResult, Tokenizer
+from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
+from stepwell.core.scheduler import Scheduler
+from stepwell.core.text import Opening, StopStrings, TextPipeline
+from stepwell.core.types import NS_PER_S, RequestId
+from stepwell.transports.errors import Refusal, refusal_of, too_long
+from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.watch import Watch
+
+log = structlog.get_logger("stepwell.service")
+
+T = TypeVar("T")
+
+THREADS = 4
+"""For tokenising and templates."""
+
+Message = Mapping[str, Any]
+"""One of a chat: ``role``, ``content`` as text, and whatever else the client sent."""
+
+
+class ChatTemplate(Protocol):
+    """Messages to the token ids of a prompt that asks for the next answer.  It may block: it is called in a thread."""
+
+    def __call__(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
+        """``arguments`` are the client's ``chat_template_kwargs``; raises ``UserError`` if the template refuses."""
+        ...
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """What is served.  ``pages`` replaces ``memory.pages`` if the backend measured what it has room for."""
+
+    name: str
+    backend: Backend
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    encode: Callable[[str], list[int]] | None = None
+    """A text to complete as a prompt, with BOS where the model wants it; None: the tokenizer's ``encode``."""
+    close: Callable[[], None] | None = None
+    """Called once nothing is served any more (the backend is closed by its engine)."""
+    pages: int = 0
+    context: int = 0
+    """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
+    logprobs: bool = False
+    """Whether the backend gives log-probabilities."""
+    sampling: Mapping[str, Any] = {}
+    """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
+
+
+class Wants(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client asked for, beside the prompt."""
+
+    n: int = 1
+    max_tokens: int | None = None
+    """None: the rest of the context."""
+    stop: tuple[str, ...] = ()
+    opening: Opening = "answer"
+    sampling: SamplingParams = GREEDY
+    klass: str = "chat"
+    tenant: str = "default"
+
+
+class _Tap:
+    """The backend, with the log-probabilities of its results handed on beside the tokens."""
+
+    def __init__(self, backend: Backend, sink: Callable[[RequestId, TokenLogprob], None]) -> None:
+        self._backend = backend
+        self._sink = sink
+        self.admit = backend.admit
+        self.release = backend.release
+        self.close = backend.close
+
+    def execute(self, batch: Launch) -> StepResult:
+        result = self._backend.execute(batch)
+        for request, logprob in result.logprobs.items():
+            self._sink(request, logprob)
+        return result
+
+
+def serving_config(config: Config, model: Model) -> Config:
+    """The configuration with what the model knows better: pages that there is room for, and its context."""
+    replace = msgspec.structs.replace
+    pages = model.pages or config.memory.pages
+    room = pages * config.memory.page_size
+    wanted = [each for each in (config.scheduler.max_context, model.context, room) if each]
+    return replace(
+        config,
+        memory=replace(config.memory, pages=pages),
+        scheduler=replace(config.scheduler, max_context=min(wanted)),
+    )
+
+
+class Service:
+    """One model behind one engine.  ``observers`` and ``token_observer`` are for a journal; see ``Engine``."""
+
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        *,
+        scheduler: Scheduler | None = None,
+        observers: Sequence[Observer] = (),
+        token_observer: TokenObserver | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.config = config = serving_config(config, model)
+        self.model = model
+        self.limits = config.server
+        self.clock = clock or RealClock()
+        self.scheduler = scheduler or build_scheduler(config)
+        self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
+        self.engine = Engine(
+            self.scheduler,
+            _Tap(model.backend, self._logprob) if model.logprobs else model.backend,
+            self.clock,
+            observers=[*observers, self.metrics.observe, self._observe],
+            token_observer=token_observer,
+        )
+        self.context = self.scheduler.max_tokens
+        """Tokens of a prompt and its answer together, at most."""
+        self.draining = False
+        self.stopping = anyio.Event()
+        """Set when open sockets should say goodbye."""
+        self.sockets_open = 0
+        """WebSockets, counted by their endpoint."""
+        self.loop_lag_s = 0.0
+        """How late the event loop is: the worst of late, fading."""
+        self._watches: dict[Watch, None] = {}
+        self._ranks = sorted(config.classes, key=lambda each: each.rank)
+        self._open: dict[Generation, None] = {}
+        self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
+        self._idle = anyio.Event()
+        self._thread_limit = anyio.CapacityLimiter(THREADS)
+        self._tasks: TaskGroup | None = None
+        longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
+        self._most_bytes = self.context * max(longest, 1)
+        self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
+        self.metrics.gauges["vllm:websocket_connections_active"] = lambda: self.sockets_open
+        self.metrics.gauges["stepwell:loop_lag_seconds"] = lambda: self.loop_lag_s
+
+    # ------------------------------------------------------------------------------------------- life
+
+    async def run(self, started: Callable[[], None] = lambda: None) -> None:
+        """Serve until cancelled or until ``stop``; no request is left behind."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                async with anyio.create_task_group() as beside:
+                    beside.start_soon(self._look_around)
+                    started()
+                    await self.engine.run()
+                    beside.cancel_scope.cancel()
+        finally:
+            self._tasks = None
+            if self.model.close is not None:
+                self.model.close()
+
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[Watch]:
+        """Look at a connection now and then, inside."""
+        self._watches[watch] = None
+        try:
+            yield watch
+        finally:
+            del self._watches[watch]
+
+    async def _look_around(self) -> None:
+        limits, now_ns = self.limits, self.clock.now_ns
+        period_s = min(0.25, limits.ping_s / 4, limits.send_timeout_s / 4)
+        while True:
+            asleep_ns = now_ns()
+            await anyio.sleep(period_s)
+            awake_ns = now_ns()
+            lag_s = max((awake_ns - asleep_ns) / NS_PER_S - period_s, 0.0)
+            self.loop_lag_s = max(lag_s, self.loop_lag_s * 0.9)
+            for watch in list(self._watches):
+                watch.look(awake_ns)
+
+    def drain(self) -> None:
+        """Take nothing new; what runs goes on."""
+        self.draining = True
+
+    async def drained(self) -> None:
+        """Wait until nothing is in progress."""
+        while self._open:
+            self._idle = anyio.Event()
+            await self._idle.wait()
+
+    def stop(self) -> None:
+        """Cancel what runs and end ``run``."""
+        self.draining = True
+        self.stopping.set()
+        for generation in list(self._open):
+            generation.cancel()
+        self.engine.close()
+
+    # ------------------------------------------------------------------------------------------- health
+
+    @property
+    def alive(self) -> str:
+        """Why the process should be restarted; empty if it is well."""
+        return self.engine.failed
+
+    @property
+    def unready(self) -> str:
+        """Why nothing should be sent here now; empty if it is ready."""
+        if self.engine.failed:
+            return f"the engine stopped: {self.engine.failed}"
+        if self._tasks is None:
+            return "not started"
+        if self.draining:
+            return "draining"
+        stalled_ns = self.metrics.stalled_ns(self.clock.now_ns())
+        if stalled_ns > self.limits.stall_s * NS_PER_S:
+            return f"there is work and no step has finished for {stalled_ns / NS_PER_S:.1f} s"
+        return ""
+
+    def refusal(self, error: BaseException) -> Refusal:
+        """What a client is told of ``error``."""
+        told = refusal_of(error, self.metrics.wait_ns())
+        if told.status >= 500 and told.status != 503:
+            log.error("a request failed", reason=str(error))
+        return told
+
+    # ------------------------------------------------------------------------------------------- prompts
+
+    async def text_prompt(self, text: str, field: str) -> list[int]:
+        """The token ids of ``text``; raises ``RequestError`` if it is provably too long before anything is done."""
+        if len(text) > self._most_bytes:
+            raise too_long(None, self.context, field)
+        encode = self.model.encode or self.model.tokenizer.encode
+        if len(text) <= self.limits.offload_kib << 10:
+            return self.check_prompt(encode(text), field)
+        return self.check_prompt(await self._in_thread(encode, text), field)
+
+    async def chat_prompt(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> list[int]:
+        """The token ids of a chat that asks for its next answer."""
+        size = sum(len(str(message.get("content") or "")) for message in messages)
+        if size > self._most_bytes:
+            raise too_long(None, self.context, field)
+        return self.check_prompt(await self._in_thread(self.model.template, messages, arguments), field)
+
+    def check_prompt(self, ids: list[int], field: str) -> list[int]:
+        """Neither empty nor too long, and of this model's vocabulary."""
+        if not ids:
+            raise UserError("must hold at least one token", field=field)
+        if len(ids) >= self.context:
+            raise too_long(len(ids), self.context, field)
+        if not 0 <= min(ids) <= max(ids) < self.model.tokenizer.vocab_size:
+            raise UserError(f"token ids are 0 to {self.model.tokenizer.vocab_size - 1}", field=field)
+        return ids
+
+    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
+        """So that no stream has to wait for it."""
+        return await anyio.to_thread.run_sync(
+            lambda: work(*arguments), abandon_on_cancel=True, limiter=self._thread_limit
+        )
+
+    # ------------------------------------------------------------------------------------------- answers
+
+    def klass(self, service_tier: str | None, priority: int | None) -> str:
+        """The class that a tier or a priority (lower is earlier) asks for: ``flex`` and above 0 the lowest rank."""
+        yields = service_tier == "flex" or (priority or 0) > 0
+        return self._ranks[-1 if yields else 0].name
+
+    def start(self, prompts: Sequence[list[int]], wants: Wants) -> Generation:
+        """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
+        tasks = self._tasks
+        if self.draining or tasks is None:
+            raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
+        if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
+            raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
+        stops = StopStrings(wants.stop)
+        choices: list[Choice] = []
+        generation = Generation(choices, self._close)
+        self._open[generation] = None
+        try:
+            for prompt in prompts:
+                for index in range(wants.n):
+                    choices.append(self._submit(len(choices), index, prompt, wants, stops))
+                    self._watched[choices[-1].stream.request] = (choices[-1], generation)
+        except BaseException:
+            generation.close()
+            raise
+        for choice in choices:
+            tasks.start_soon(choice.read, self.engine.stop, generation.tell)
+        return generation
+
+    def _submit(self, place: int, index: int, prompt: list[int], wants: Wants, stops: StopStrings) -> Choice:
+        sampling = wants.sampling
+        if index and sampling.seed is not None:
+            # Or all choices of one seed would be the same.
+            sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) & ((1 << 63) - 1))
+        rest = self.context - len(prompt)
+        stream = self.engine.submit(
+            prompt,
+            rest if wants.max_tokens is None else min(wants.max_tokens, rest),
+            klass=wants.klass,
+            tenant=wants.tenant,
+            sampling=sampling,
+        )
+        pipeline = TextPipeline(
+            self.model.tokenizer,
+            stops=stops,
+            min_tokens=sampling.min_tokens,
+            hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
+            opening=wants.opening,
+        )
+        return Choice(place, prompt, stream, pipeline)
+
+    def _close(self, generation: Generation) -> None:
+        for choice in generation.choices:
+            self._watched.pop(choice.stream.request, None)
+        del self._open[generation]
+        if not self._open:
+            self._idle.set()
+
+    def _logprob(self, request: RequestId, logprob: TokenLogprob) -> None:
+        if request in self._watched:
+            self._watched[request][0].logprobs.append(logprob)
+
+    def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
+        """What the stream does not say: that it is in line, on the device, sent away, and what the cache had."""
+        watched = self._watched
+        refused = [each.request for each in out if isinstance(each, Rejected)]
+        for event in events:
+            if isinstance(event, Submitted) and event.request in watched and event.request not in refused:
+                choice, generation = watched[event.request]
+                choice.accepted = True
+                generation.tell()
+        for each in out:
+            if isinstance(each, Admitted) and each.request in watched:
+                choice, generation = watched[each.request]
+                choice.cached = choice.cached if choice.admitted else each.cached
+                choice.admitted = True
+                generation.tell()
+            elif isinstance(each, Preempted) and each.request in watched:
+                watched[each.request][0].preemptions += 1

@@ -1,0 +1,53 @@
+"""Time, for connections: who has been silent too long, and who takes nothing.
+
+One task looks at every connection a few times a second.  A timer a message would cost more than the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stepwell.core.types import NS_PER_S
+
+
+class Watch:
+    """Of one connection.  ``drop`` is called once if a send takes too long, ``silent`` after a long silence."""
+
+    def __init__(
+        self,
+        now_ns: Callable[[], int],
+        send_timeout_s: float,
+        drop: Callable[[], None],
+        *,
+        ping_s: float = 0.0,
+        silent: Callable[[], None] | None = None,
+    ) -> None:
+        self._now_ns = now_ns
+        self._timeout_ns = int(send_timeout_s * NS_PER_S)
+        self._drop: Callable[[], None] | None = drop
+        self._ping_ns = int(ping_s * NS_PER_S)
+        self._silent = silent
+        self._sending = False
+        self._since_ns = now_ns()
+        """When the present send began, or the last one ended."""
+
+    def sending(self) -> None:
+        """A send begins."""
+        self._sending = True
+        self._since_ns = self._now_ns()
+
+    def sent(self) -> None:
+        """It ended."""
+        self._sending = False
+        self._since_ns = self._now_ns()
+
+    def look(self, now_ns: int) -> None:
+        """Called now and then."""
+        waited_ns = now_ns - self._since_ns
+        if self._sending:
+            if waited_ns > self._timeout_ns and self._drop is not None:
+                drop, self._drop = self._drop, None
+                drop()
+        elif self._silent is not None and waited_ns >= self._ping_ns:
+            self._since_ns = now_ns
+            self._silent()

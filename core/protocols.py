@@ -7,9 +7,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from stepwell.core.instructions import Launch
+from stepwell.core.execution import Backend as Backend
+from stepwell.core.execution import BatchShape as BatchShape
+from stepwell.core.execution import CostModel as CostModel
+from stepwell.core.execution import StepResult as StepResult
+from stepwell.core.execution import Tokenizer as Tokenizer
 from stepwell.core.plan import StepPlan
-from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.types import Fit, Page, RequestId, RequestState, StepId
 
 # --------------------------------------------------------------------------------------------------- policies
@@ -322,95 +325,3 @@ class KVAllocator(Protocol):
     def check(self) -> None:
         """Raise ``InvariantError`` unless pages are conserved and no page has two owners that do not share it."""
         ...
-
-
-# --------------------------------------------------------------------------------------------------- execution
-
-
-class BatchShape(msgspec.Struct, gc=False):
-    """What the time of a step depends on.  All counts are of this step only.
-
-    ``kv_tokens`` sums, over the requests of the step, the KV positions that exist before it and that attention reads:
-    the context of a decoding request, the earlier chunks of a prefill.
-    """
-
-    prefill_tokens: int = 0
-    decode_requests: int = 0
-    kv_tokens: int = 0
-    swap_pages: int = 0
-    prefill_requests: int = 0
-
-
-class CostModel(Protocol):
-    """Predicts step times; integers only, so that every machine computes the same nanoseconds."""
-
-    def step_ns(self, shape: BatchShape) -> int:
-        """Time of one step: positive, finite, non-decreasing in every count."""
-        ...
-
-    def run_ns(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
-        """Times at which up to ``steps`` decode steps end, the first one shaped ``shape`` and starting at ``start_ns``,
-        each later one reading ``decode_requests`` KV tokens more.  Stops after the first that ends at or past
-        ``until_ns``.  Must equal ``step_ns`` step by step, to the nanosecond.
-        """
-        ...
-
-
-class StepResult(msgspec.Struct, array_like=True, gc=False):
-    """What a backend says of a finished step.  ``tokens`` are (request, token id) of every row that sampled.
-
-    ``failed`` is empty on success; otherwise nothing of the step counts and ``blamed`` names those at fault.
-    """
-
-    step: StepId
-    ended: list[RequestId] = []
-    tokens: list[tuple[RequestId, int]] = []
-    logprobs: dict[RequestId, TokenLogprob] = {}
-    elapsed_ns: int = 0
-    copy_ns: int = 0
-    failed: str = ""
-    blamed: list[RequestId] = []
-    device_lost: bool = False
-
-
-class Tokenizer(Protocol):
-    """Text to token ids and back, without state."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def end_tokens(self) -> frozenset[int]:
-        """Every token that ends an answer: the union of all sources of the model."""
-        ...
-
-    def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids; names of special tokens inside ``text`` are honoured only with ``special`` (templates)."""
-        ...
-
-    def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token adds to a text it does not begin; empty for special tokens."""
-        ...
-
-    def decode(self, tokens: Sequence[int]) -> bytes:
-        """The bytes of a whole answer, special tokens left out."""
-        ...
-
-
-class Backend(Protocol):
-    """Executes steps in the order of their ids."""
-
-    def admit(
-        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
-    ) -> None:
-        """Make the request's token ids and how to sample known before a step names it."""
-        ...
-
-    def execute(self, batch: Launch) -> StepResult:
-        """Do one step.  A failure is a result, and forgets the decode group; an exception stops the engine."""
-        ...
-
-    def release(self, request: RequestId) -> None:
-        """The request ended; forget it.  A step already in flight may still name it."""
-        ...
-
-    def close(self) -> None: ...

@@ -12,7 +12,7 @@ from stepwell.cli.progress import Bar
 from stepwell.cli.tables import console, print_runs
 from stepwell.core.errors import UserError
 from stepwell.core.types import NS_PER_S
-from stepwell.sim.journal_read import JournalStat, stat
+from stepwell.sim.journal_read import JournalStat, stat, where_it_begins
 from stepwell.sim.journal_show import show
 from stepwell.sim.wording import many
 
@@ -76,7 +76,7 @@ def _stat(args: argparse.Namespace) -> int:
     for line in lines(found):
         to.print(line)
     to.print()
-    if found.summary is not None:
+    if found.summary is not None and found.summary.offered:
         print_runs([found.summary], to)
     return 0
 
@@ -100,14 +100,27 @@ def lines(found: JournalStat) -> list[str]:
         f"{found.path}: {size}{each}; format {head.stepwell_journal}, level {head.level}",
         f"written by stepwell {head.version} ({head.shell}), policy {head.policy}, options {head.options or 'none'},"
         f" seed {head.seed}, configuration {head.digest[:12]}",
-        f"{many(found.requests, 'request')}, {many(found.turns, 'turn')}, {many(found.steps, 'step')}"
-        f" in {many(found.records, 'record')}, over {span_s:.3f} s",
-        "events: " + ", ".join(f"{count} {name}" for name, count in found.events.items()),
-        "instructions: " + ", ".join(f"{count} {name}" for name, count in found.instructions.items()),
     ]
+    if found.turns:
+        carried = found.extent.carried
+        arrived = f"{many(found.requests, 'request')}{' arrived in it' if carried else ''}"
+        told += [
+            f"{arrived}, {many(found.turns, 'turn')}, {many(found.steps, 'step')}"
+            f" in {many(found.records, 'record')}, over {span_s:.3f} s",
+            "events: " + ", ".join(f"{count} {name}" for name, count in found.events.items()),
+            "instructions: " + ", ".join(f"{count} {name}" for name, count in found.instructions.items()),
+        ]
+    else:
+        told.append("it holds no turn")
+    if begins := where_it_begins(found.extent, found.first_request, found.last_request):
+        told.append("; ".join(begins))
     told += [f"GAP: {many(gap.turns, 'turn')} lost ({gap.reason})" for gap in found.gaps]
     if found.torn:
-        told.append("the last line is torn: the writer crashed; everything before it is here")
+        told.append(f"the last line is torn ({many(found.torn_bytes, 'byte')} ignored)")
+    if found.unfinished:
+        told.append(f"{many(found.unfinished, 'request')} unfinished at the end")
     if found.partial:
-        told.append("it begins in the middle of the run: the table is over requests that arrive from there on")
+        some = found.summary is not None and found.summary.offered
+        over = "the table is over requests that arrive from there on" if some else "no request arrives after it"
+        told.append(f"what is left begins with a snapshot: {over}")
     return told

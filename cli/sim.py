@@ -44,7 +44,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", metavar="FILE", help="requests from a trace: Azure, Mooncake or a simple CSV")
     parser.add_argument("--policy", action="append", default=[], metavar="NAME", help="repeat it to compare policies")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
-    parser.add_argument("--rate", type=float, metavar="X", help="scale arrivals to X requests a second (0: as recorded)")
+    parser.add_argument(
+        "--rate", type=float, metavar="X", help="scale arrivals to X requests a second (0: as recorded)"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="of the scheduler and of generated workloads")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any value, as scheduler.depth=2"

@@ -128,10 +128,15 @@ def _other(run: Summary) -> Cell:
     return _counts(rest) or "0", sum(rest.values())
 
 
+def _attainment(scope: ClassSummary) -> Cell:
+    value = scope.slo_attainment if scope.has_objectives else None
+    return share(value), value
+
+
 _SCOPED: list[tuple[str, Callable[[ClassSummary], Cell], int]] = [
     ("requests", lambda it: (f"{it.offered}", None), 0),
     ("completed", lambda it: (f"{it.completed}", it.completed), 1),
-    ("SLO attainment", lambda it: (share(it.slo_attainment), it.slo_attainment), 1),
+    ("SLO attainment", _attainment, 1),
     ("goodput /s", lambda it: (f"{it.goodput_per_s:.2f}", it.goodput_per_s), 1),
     ("preemptions", lambda it: (f"{it.preemptions}", it.preemptions), 0),
 ]

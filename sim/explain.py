@@ -27,7 +27,7 @@ from stepwell.core.instructions import (
 from stepwell.core.journal import Repeated
 from stepwell.core.snapshot import SchedulerSnapshot
 from stepwell.core.types import NS_PER_S, RequestId
-from stepwell.sim.journal_read import MISFIT, Stretch, Told, misfit, stretches, turns
+from stepwell.sim.journal_read import MISFIT, Stretch, Told, extent, misfit, stretches, turns, where_it_begins
 from stepwell.sim.wording import Wait, many, named, refusal, seconds
 
 END = {
@@ -84,8 +84,9 @@ class Story(msgspec.Struct):
 
 def explain(path: Path, request: RequestId, told: Told | None = None) -> Story:
     """The story of ``request``.  Raises ``UserError`` if the journal does not tell of it."""
-    first, last = 0, 0
-    for part in stretches(path, told):
+    parts = stretches(path, told)
+    ids: list[RequestId] = []
+    for part in parts:
         narrator = _Narrator(request, part)
         try:
             narrator.read(part)
@@ -93,8 +94,10 @@ def explain(path: Path, request: RequestId, told: Told | None = None) -> Story:
             raise misfit(path, error) from None
         if narrator.found:
             return narrator.story()
-        first, last = first or narrator.first_id, narrator.last_id or last
+        ids += narrator.ids
+    first, last = min(ids, default=0), max(ids, default=0)
     whom = f"it tells of requests {first} to {last}" if last else "it tells of no request at all"
+    whom = "; ".join(where_it_begins(extent(path, parts), first, last)) or whom
     raise UserError(f"there is no request {request} in {path}: {whom}", field="request")
 
 
@@ -104,7 +107,6 @@ class _Narrator:
     def __init__(self, request: RequestId, part: Stretch) -> None:
         self.id = request
         self.found = self.done = False
-        self.first_id = self.last_id = 0
         self._policy = part.header.policy
         self._moments: list[tuple[int, str]] = []
         self._totals = Totals()
@@ -148,6 +150,11 @@ class _Narrator:
 
     # ------------------------------------------------------------------------------------------- reading
 
+    @property
+    def ids(self) -> list[RequestId]:
+        """Everybody that was there or came."""
+        return list(self._classes)
+
     def read(self, part: Stretch) -> None:
         """Read until the request's end, or to the end of the stretch."""
         for record in part.records():
@@ -177,8 +184,6 @@ class _Narrator:
         if isinstance(event, StepDone):
             self._step_done(now_ns)
         elif isinstance(event, Submitted):
-            self.first_id = self.first_id or event.request
-            self.last_id = event.request
             self._classes[event.request] = event.klass
             if event.request == self.id:
                 self._arrive(now_ns, event)

@@ -5,7 +5,8 @@ Nothing is decided again here (``sim.replay`` does that), so a journal of any le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -13,13 +14,14 @@ import msgspec
 from stepwell.core.config import Config
 from stepwell.core.errors import UserError
 from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
-from stepwell.core.instructions import Instruction, Launch, Run
+from stepwell.core.instructions import Finished, Instruction, Launch, Rejected, Run
 from stepwell.core.journal import Gap, Header, Record, Repeated, Turn
-from stepwell.core.journal_file import Segment, open_journal
+from stepwell.core.journal_file import Segment, open_journal, torn_bytes
 from stepwell.core.snapshot import SchedulerSnapshot
 from stepwell.core.types import RequestId
 from stepwell.sim.metrics import RunMetrics
 from stepwell.sim.summary import Summary, summarise
+from stepwell.sim.wording import named
 
 Told = Callable[[int], None]
 """Progress: told now and then how many records have been read."""
@@ -78,6 +80,46 @@ def stretches(path: Path, told: Told | None = None) -> list[Stretch]:
     return found
 
 
+class Extent(msgspec.Struct, frozen=True):
+    """Which segments of a journal are there, and which requests it tells of from the beginning of what is left.
+
+    ``carried`` are the requests in the first snapshot: what came before it is known of them in outline only.
+    """
+
+    first_segment: int = 0
+    missing: list[tuple[int, int]] = []
+    """Segments that are not there any more: first and last of each stretch of them."""
+    carried: list[RequestId] = []
+
+
+def extent(path: Path, parts: Sequence[Stretch]) -> Extent:
+    """See ``Extent``.  Segments before ``path`` are not missing if that is itself a later one."""
+    numbers = [each.header.segment for part in parts for each in part.segments]
+    before = numbers[0] - 1 if parts[0].segments[0].path == path else -1
+    missing = [(last + 1, next - 1) for last, next in pairwise([before, *numbers]) if next > last + 1]
+    snapshot = parts[0].snapshot()
+    return Extent(numbers[0], missing, sorted(each.id for each in snapshot.requests) if snapshot else [])
+
+
+def where_it_begins(it: Extent, first: RequestId, last: RequestId) -> list[str]:
+    """Sentences for a person; none if nothing is missing.  ``first`` and ``last`` are requests that it tells of."""
+    told = []
+    if it.first_segment:
+        told.append(f"it begins with segment {it.first_segment}")
+    if it.missing:
+        spans = [str(a) if a == b else f"{a} to {b}" for a, b in it.missing]
+        one = len(it.missing) == 1 and it.missing[0][0] == it.missing[0][1]
+        told.append(f"{'segment' if one else 'segments'} {', '.join(spans)} {'is' if one else 'are'} missing")
+    if it.carried:
+        told.append(
+            f"of earlier requests {named(it.carried)} {'is' if len(it.carried) == 1 else 'are'} known in outline,"
+            " from its snapshot"
+        )
+    if told:
+        told.append(f"it tells of requests {first} to {last}" if last else "it tells of no request at all")
+    return told
+
+
 def config_of(header: Header, name: str) -> Config:
     """The configuration a journal was recorded under."""
     try:
@@ -126,6 +168,13 @@ class JournalStat(msgspec.Struct):
     bytes: int = 0
     torn: bool = False
     """The last line is incomplete: a crash while writing."""
+    torn_bytes: int = 0
+    unfinished: int = 0
+    """Requests that were there at the end."""
+    extent: Extent = Extent()
+    first_request: RequestId = 0
+    last_request: RequestId = 0
+    """It tells of those between, the ones of the first snapshot included."""
     records: int = 0
     turns: int = 0
     steps: int = 0
@@ -143,11 +192,13 @@ def stat(path: Path, told: Told | None = None) -> JournalStat:
     """Read the whole journal once.  Raises ``UserError`` naming file and line if it is damaged."""
     parts = stretches(path, told)
     found = JournalStat(str(path), parts[-1].header)
+    found.extent = extent(path, parts)
     try:
         metrics = _read(parts, found)
     except MISFIT as error:
         raise misfit(path, error) from None
-    found.torn = _torn(parts[-1].segments[-1].path)
+    found.torn_bytes = torn_bytes(parts[-1].segments[-1].path)
+    found.torn = found.torn_bytes > 0
     found.partial = parts[-1].begins_late
     found.events = dict(sorted(found.events.items()))
     found.instructions = dict(sorted(found.instructions.items()))
@@ -160,8 +211,12 @@ def _read(parts: Sequence[Stretch], found: JournalStat) -> RunMetrics:
     """Count everything; returns the metrics of the last stretch."""
     first = True
     metrics = RunMetrics()
+    live: set[RequestId] = set()
     for part in parts:
         metrics = RunMetrics()
+        snapshot = part.snapshot()
+        live = {each.id for each in snapshot.requests} if snapshot is not None else set()
+        _tell_of(found, live)
         take = Latecomers(metrics).observe if part.begins_late else metrics.observe
         for segment in part.segments:
             found.segments += 1
@@ -174,12 +229,21 @@ def _read(parts: Sequence[Stretch], found: JournalStat) -> RunMetrics:
                 if first:
                     found.start_ns, first = now_ns, False
                 found.end_ns = now_ns
-                _count(found, events, instructions)
+                _count(found, live, events, instructions)
                 take(now_ns, events, instructions)
+    found.unfinished = len(live)
     return metrics
 
 
-def _count(found: JournalStat, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
+def _tell_of(found: JournalStat, ids: Collection[RequestId]) -> None:
+    if ids:
+        found.first_request = min(found.first_request or min(ids), *ids)
+        found.last_request = max(found.last_request, *ids)
+
+
+def _count(
+    found: JournalStat, live: set[RequestId], events: Sequence[Event], instructions: Sequence[Instruction]
+) -> None:
     found.turns += 1
     for event in events:
         if type(event) is RunDone:
@@ -189,12 +253,17 @@ def _count(found: JournalStat, events: Sequence[Event], instructions: Sequence[I
             found.events["done"] = found.events.get("done", 0) + steps
             found.instructions["launch"] = found.instructions.get("launch", 0) + steps
             continue
-        found.requests += type(event) is Submitted
+        if type(event) is Submitted:
+            found.requests += 1
+            live.add(event.request)
+            _tell_of(found, (event.request,))
         kind = tag_of(event)
         found.events[kind] = found.events.get(kind, 0) + 1
     for instruction in instructions:
         if type(instruction) is not Run:
             found.steps += type(instruction) is Launch
+            if type(instruction) is Finished or type(instruction) is Rejected:
+                live.discard(instruction.request)
             kind = tag_of(instruction)
             found.instructions[kind] = found.instructions.get(kind, 0) + 1
 
@@ -202,14 +271,6 @@ def _count(found: JournalStat, events: Sequence[Event], instructions: Sequence[I
 def tag_of(item: Event | Instruction) -> str:
     """The word by which a journal names it."""
     return str(item.__struct_config__.tag)
-
-
-def _torn(path: Path) -> bool:
-    with path.open("rb") as file:
-        if not file.seek(0, 2):
-            return False
-        file.seek(-1, 2)
-        return file.read(1) != b"\n"
 
 
 class Latecomers:

@@ -9,10 +9,12 @@ Rules, which nothing else repeats:
 - **Output tokens** are those that count as the answer of requests that ended, whatever the reason.
 - A request **met its objectives** if it completed, its TTFT was at most its class's ``ttft_ms``, and its TPOT at most
   ``tpot_ms`` (0: no objective; a single token has no TPOT to miss).
-- **SLO attainment** is the share of offered requests that met theirs.  Rejected, expired and failed ones missed.  One
-  that its client cancelled, or that the end of the run cut off, missed if it had by then: a first token late or
-  overdue, or (cancelled only) a TPOT too high so far.  Otherwise nobody knows, and it is left out of the share.
-- **Goodput** is requests that met their objectives per second of run time.
+- **SLO attainment** is the share of offered requests that met theirs; those of classes without objectives are left out
+  of ``all``.  Where no request has any, it is the share that completed, and ``has_objectives`` is false.  Rejected,
+  expired and failed ones missed.  One that its client cancelled, or that the end of the run cut off, missed if it had
+  by then: a first token late or overdue, or (cancelled only) a TPOT too high so far.  Otherwise nobody knows, and it
+  is left out of the share.
+- **Goodput** is requests that met their objectives per second of run time, those with none by completing.
 - **Recompute tax** is recomputed over computed token positions; **KV utilisation** pages in use over all pages,
   weighted by time; **device busy** the share of the time in which a step was executing, up to the end of the last step
   (some are in flight when the last request ends).
@@ -44,7 +46,10 @@ class Spread(msgspec.Struct, frozen=True):
 
 
 class ClassSummary(msgspec.Struct, frozen=True):
-    """Requests of one class, or all of them.  ``judged`` of the ``offered`` ones count for ``slo_attainment``."""
+    """Requests of one class, or all of them.
+
+    ``judged`` of the ``offered`` ones count for ``slo_attainment``, and ``met_slo`` of these met their objectives.
+    """
 
     name: str
     offered: int
@@ -55,6 +60,7 @@ class ClassSummary(msgspec.Struct, frozen=True):
     goodput_per_s: float
     output_tokens: int
     preemptions: int
+    has_objectives: bool
     ttft_ms: Spread
     itl_ms: Spread
     tpot_ms: Spread
@@ -139,6 +145,10 @@ class _Judge:
         self._limits = {name: (each.ttft_ns, each.tpot_ns) for name, each in classes.items()}
         self._end_ns = end_ns
 
+    def asks(self, klass: str) -> bool:
+        """Whether the class has objectives."""
+        return any(self._limits.get(klass, ()))
+
     def met(self, record: RequestRecord) -> bool | None:
         if record.reason not in (*COMPLETED, "cancelled", ""):
             return False
@@ -158,7 +168,9 @@ def _class(
 ) -> ClassSummary:
     completed = [each for each in records if each.reason in COMPLETED]
     verdicts = [judge.met(each) for each in records]
-    judged, met = sum(each is not None for each in verdicts), sum(each is True for each in verdicts)
+    asked = [verdict for each, verdict in zip(records, verdicts, strict=True) if judge.asks(each.klass)]
+    counted = asked or verdicts
+    judged, met = sum(each is not None for each in counted), sum(each is True for each in counted)
     return ClassSummary(
         name=name,
         offered=len(records),
@@ -166,9 +178,10 @@ def _class(
         judged=judged,
         met_slo=met,
         slo_attainment=met / judged if judged else None,
-        goodput_per_s=_per_s(met, span_ns),
+        goodput_per_s=_per_s(sum(each is True for each in verdicts), span_ns),
         output_tokens=sum(each.tokens for each in records),
         preemptions=sum(each.preemptions for each in records),
+        has_objectives=bool(asked),
         ttft_ms=spread(each.first_token_ns - each.arrival_ns for each in records if each.first_token_ns),
         itl_ms=_gap_spread(gaps),
         tpot_ms=spread(tpot_ns(each) for each in completed if each.tokens >= 2),

@@ -98,6 +98,12 @@ def test_csv_has_a_row_a_request_and_policy(hand: Path, capsys: pytest.CaptureFi
     assert (rows[1]["first_token_ns"], rows[1]["finished_ns"], rows[1]["preemptions"]) == ("37", "353", "1")
 
 
+def test_a_class_without_objectives_has_no_attainment_to_show(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = [line for line in told(call(capsys, "sim", "--limit", "40")[1]) if line[:2] == ["SLO", "attainment"]]
+    assert row == ["SLO", "attainment", *row[2:4], *row[2:4], "–"]
+    assert row[3] == "%"
+
+
 def test_limit_rate_and_seed_reach_the_workload(capsys: pytest.CaptureFixture[str]) -> None:
     def run(*argv: str) -> dict[str, object]:
         found: dict[str, object] = json.loads(call(capsys, "sim", "--limit", "40", "--json", *argv)[1])

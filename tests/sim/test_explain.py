@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import pytest
 
+from stepwell.cli.journal import lines as journal_lines
 from stepwell.core import journal_file
 from stepwell.core.config import Config, JournalConfig, MemoryConfig, SchedulerConfig, WorkloadConfig
 from stepwell.core.errors import UserError
@@ -89,8 +90,29 @@ def test_a_journal_whose_beginning_is_gone_tells_of_what_came_later(
     assert any("here the journal begins" in text for _, text in first.moments)
     assert first.end.startswith("ends of itself")
     gone = min(result.metrics.requests.values(), key=lambda each: each.finished_ns).id
-    with pytest.raises(UserError, match=f"no request {gone} in"):
+    told = f"no request {gone} in .*it begins with segment 1; segment 0 is missing; .*it tells of requests .* to 150"
+    with pytest.raises(UserError, match=told):
         explain(path, gone)
+    assert any("segment 0 is missing" in line for line in journal_lines(found))
+
+
+def test_the_last_segment_alone_tells_of_the_requests_in_its_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = split(tmp_path, monkeypatch)
+    last = stretches(path)[0].segments[-1]
+    for each in stretches(path)[0].segments[:-1]:
+        each.path.unlink()
+    found = stat(path)
+    number = last.header.segment
+    assert (found.extent.first_segment, found.extent.missing) == (number, [(0, number - 1)])
+    assert found.extent.carried
+    assert found.first_request == found.extent.carried[0]
+    assert found.unfinished == 0
+    told = f"segments 0 to {number - 1} are missing; .*it tells of requests {found.first_request} to 150"
+    with pytest.raises(UserError, match=told):
+        explain(path, 1)
+    assert stat(last.path).extent.missing == []
 
 
 def test_a_gap_and_a_torn_tail_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

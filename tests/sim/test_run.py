@@ -247,6 +247,24 @@ def test_a_class_without_objectives_asks_only_for_completion() -> None:
     assert verdicts(done(1, 9_000, 99_000, 3, klass="free")) == (1, 1, 1)
 
 
+def test_a_class_without_objectives_is_left_out_of_all_but_its_goodput() -> None:
+    late, free, expired = (
+        done(1, 101, 140, 3),
+        done(2, 9_000, 99_000, 3, klass="free"),
+        record(3, "expired", klass="free"),
+    )
+    assert verdicts(late, free, expired) == (0, 1, 3)
+    metrics = RunMetrics()
+    metrics.requests = {each.id: each for each in (late, free)}
+    config = Config(classes=(ClassConfig(name="chat", ttft_ms=1e-4), ClassConfig(name="free")))
+    everybody = summarise(metrics, config).all
+    assert (everybody.slo_attainment, everybody.has_objectives) == (0.0, True)
+    assert everybody.goodput_per_s * summarise(metrics, config).duration_s == pytest.approx(1.0)
+    metrics.requests = {2: free}
+    alone = summarise(metrics, config).all
+    assert (alone.slo_attainment, alone.has_objectives) == (1.0, False)
+
+
 def test_rejections_are_told_by_code() -> None:
     config = Config(
         scheduler=SchedulerConfig(max_context=50, running_limit=1, max_waiting=1),

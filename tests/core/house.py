@@ -15,6 +15,7 @@ from stepwell.core.engine import Engine
 from stepwell.core.events import Event
 from stepwell.core.instructions import Instruction, Launch
 from stepwell.core.protocols import StepResult
+from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.sim.backend import EchoBackend
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.metrics import RunMetrics
@@ -37,8 +38,8 @@ class Device(EchoBackend):
         super().__init__(*args, **options)
         self.live = set()
 
-    def admit(self, request: int, prompt: Sequence[int], max_tokens: int) -> None:
-        super().admit(request, prompt, max_tokens)
+    def admit(self, request: int, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY) -> None:
+        super().admit(request, prompt, max_tokens, sampling)
         self.live.add(request)
 
     def execute(self, batch: Launch) -> StepResult:

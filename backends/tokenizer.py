@@ -9,9 +9,9 @@ What is missing or unknown is either refused with the key named, or has a defaul
 - ``tokenizer.ggml.add_bos_token``: as the pre-tokenizer's model family does (``llama-bpe``: yes, other ``gpt2``: no);
   yes for ``llama``.  If it is wanted, ``bos_token_id`` is required.
 - ``*.vocab_size``: the length of the token list.  A larger number (padded embeddings) is fine, a smaller one refused.
-- End tokens are the union of every source: ``eos_token_id``, ``eos_token_ids``, ``eot_token_id``, ``eom_token_id`` and
-  control tokens known by name (``ENDS``); in a folder ``tokenizer_config.json``, ``config.json`` and
-  ``generation_config.json``.  None at all is refused.
+- End tokens are the union of every source (``weights/end_tokens.py``): ``eos_token_id``, ``eos_token_ids``,
+  ``eot_token_id``, ``eom_token_id`` and control tokens known by name; in a folder ``tokenizer_config.json``,
+  ``config.json``, ``generation_config.json`` and special tokens known by name.  None at all is refused.
 - A folder begins with BOS if ``add_bos_token`` says so, and where that is missing, if ``tokenizer.json`` does it.
 
 Names of special tokens inside a text are honoured only with ``special=True``.  ``encode`` adds nothing; ``with_bos``
@@ -39,11 +39,8 @@ from stepwell.backends.tokenizer_gguf import (
     spell_bytes,
     spell_words,
 )
+from stepwell.backends.weights.end_tokens import FOLDER_FILES, folder_end_tokens
 from stepwell.core.errors import UserError
-
-ENDS = """<|im_end|> <|eot_id|> <|eom_id|> <|eot|> <|end|> <|return|> <end_of_turn> <|end_of_turn|> <|endofturn|>
-    <|endoftext|> <|end_of_text|> <end_of_utterance> </s> <eos> <EOT>""".split()
-"""Control tokens that end an answer whatever the metadata says: models are often published with only one of theirs."""
 
 
 class StepwellTokenizer:
@@ -165,7 +162,7 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], *, force_pre: str = "") 
     bos, eos = it.id("bos_token_id"), it.id("eos_token_id")
     if add_bos and bos is None:
         raise UserError("is missing, and add_bos_token asks for it", field=f"{KEY}bos_token_id")
-    ends = it.ends() + [hidden[name] for name in ENDS if name in hidden]
+    ends = it.ends()
     if not ends:
         raise UserError("is missing, and no token is known to end an answer", field=f"{KEY}eos_token_id")
     if eos is None:
@@ -221,13 +218,10 @@ def tokenizer_from_folder(path: str | Path) -> StepwellTokenizer:
     pieces = [b""] * (max(vocabulary.values(), default=-1) + 1)
     for text, id in vocabulary.items():
         pieces[id] = b"" if text in special else text.encode() if id in added else spell(text)
-    ends = [named["eos_token"]] if "eos_token" in named else []
-    for name in ("config.json", "generation_config.json"):
-        value = _json(folder / name).get("eos_token_id")
-        for each in value if isinstance(value, list) else [] if value is None else [value]:
-            if not isinstance(each, int) or not 0 <= each < len(pieces):
-                raise UserError(f"must be one of {len(pieces)} token ids, not {each!r}", field=f"{name}: eos_token_id")
-            ends.append(each)
+    ends = folder_end_tokens({name: _json(folder / name) for name in FOLDER_FILES})
+    for token, key in ends.items():
+        if token >= len(pieces):
+            raise UserError(f"must be one of {len(pieces)} token ids, not {token}", field=key)
     if not ends:
         raise UserError("no file says which token ends an answer", field="generation_config.json: eos_token_id")
     bos = named.get("bos_token")
@@ -239,7 +233,7 @@ def tokenizer_from_folder(path: str | Path) -> StepwellTokenizer:
         unknown=_unknown(whole.get("model"), vocabulary),
         end_tokens=ends,
         bos=bos,
-        eos=named.get("eos_token", ends[0]),
+        eos=named.get("eos_token", next(iter(ends))),
         add_bos=bos is not None and bool(settings.get("add_bos_token", begins)),
         strips_space=strips,
         chat_template=_template(folder, settings),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from stepwell.backends.weights.end_tokens import gguf_end_tokens
 from stepwell.core.errors import UserError
 
 # --------------------------------------------------------------------------------------------------- pieces
@@ -143,14 +144,12 @@ class GgufVocabulary:
         return value
 
     def ends(self) -> list[int]:
-        """The token ids that the metadata says end an answer."""
-        found = [self.id(name) for name in ("eos_token_id", "eot_token_id", "eom_token_id")]
-        if f"{KEY}eos_token_ids" in self.metadata:
-            for each in self.array("eos_token_ids", int):
-                if not 0 <= each < len(self.tokens):
-                    raise UserError(f"must be token ids, {each!r} is none", field=f"{KEY}eos_token_ids")
-                found.append(each)
-        return [each for each in found if each is not None]
+        """The tokens that end an answer."""
+        found = gguf_end_tokens(self.metadata)
+        for token, key in found.items():
+            if token >= len(self.tokens):
+                raise UserError(f"must be one of {len(self.tokens)} token ids, not {token}", field=key)
+        return list(found)
 
     def of(self, kind: int) -> list[str]:
         return [text for text, each in zip(self.tokens, self.types, strict=True) if each == kind and text]

@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 import torch
 
+from stepwell.backends.weights.end_tokens import FOLDER_FILES, folder_end_tokens
 from stepwell.backends.weights.safetensors_file import Stored, read_header, read_tensor
 from stepwell.backends.weights.source import ModelShape, ModelSource, RopeScaling, bad_model, check_config
 from stepwell.core.errors import UserError
@@ -36,8 +37,8 @@ def open_folder(path: Path) -> ModelSource:
     for name in config.parameters():
         if name in stored and stored[name].dtype not in ("F64", "F32", "F16", "BF16"):
             read(name)  # names the type and the file
-    tokenizer = _json(path / "tokenizer_config.json")
-    template = tokenizer.get("chat_template")
+    small = {name: _json(path / name) for name in FOLDER_FILES}
+    template = small["tokenizer_config.json"].get("chat_template")
     jinja = path / "chat_template.jinja"
     if jinja.is_file():
         template = jinja.read_text(encoding="utf-8")
@@ -48,8 +49,15 @@ def open_folder(path: Path) -> ModelSource:
         {name: each.shape for name, each in stored.items()},
         read,
         chat_template=template if isinstance(template, str) else None,
-        end_tokens=_end_tokens(path, raw, tokenizer),
+        end_tokens=_end_tokens(path, small),
     )
+
+
+def _end_tokens(path: Path, files: Mapping[str, Json]) -> dict[int, str]:
+    try:
+        return folder_end_tokens(files)
+    except UserError as error:
+        raise bad_model(path, str(error)) from None
 
 
 def _json(path: Path, *, needed: bool = False) -> Json:
@@ -181,43 +189,3 @@ def _tensors(path: Path) -> dict[str, Stored]:
         if name not in found or found[name].path.name != shard:
             raise bad_model(path / shard, f"tensor {name!r} is missing; {INDEX} says that it is here")
     return found
-
-
-# ------------------------------------------------------------------------------------------------ end tokens
-
-
-def _end_tokens(path: Path, config: Json, tokenizer: Json) -> frozenset[int]:
-    """From config, generation config and tokenizer together."""
-    found: set[int] = set()
-    for name, raw in (("config.json", config), ("generation_config.json", _json(path / "generation_config.json"))):
-        value = raw.get("eos_token_id")
-        for each in value if isinstance(value, list) else [value]:
-            if each is None:
-                continue
-            if not isinstance(each, int) or isinstance(each, bool):
-                raise bad_model(path / name, f"eos_token_id must be a token id or a list, got {str(value)[:60]}")
-            found.add(each)
-    end = tokenizer.get("eos_token")
-    text = end.get("content") if isinstance(end, dict) else end
-    if isinstance(text, str):
-        token = _token_id(path, tokenizer, text)
-        if token is not None:
-            found.add(token)
-    return frozenset(found)
-
-
-def _token_id(path: Path, tokenizer: Json, text: str) -> int | None:
-    """The id of a token named in the tokenizer's configuration."""
-    decoder = tokenizer.get("added_tokens_decoder")
-    if isinstance(decoder, dict):
-        for key, value in decoder.items():
-            if isinstance(value, dict) and value.get("content") == text and str(key).isdigit():
-                return int(key)
-    whole = _json(path / "tokenizer.json")
-    added, model = whole.get("added_tokens"), whole.get("model")
-    for each in added if isinstance(added, list) else []:
-        if isinstance(each, dict) and each.get("content") == text and isinstance(each.get("id"), int):
-            return int(each["id"])
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
-    token = vocabulary.get(text) if isinstance(vocabulary, dict) else None
-    return token if isinstance(token, int) else None

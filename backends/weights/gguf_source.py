@@ -10,6 +10,7 @@ import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 
+from stepwell.backends.weights.end_tokens import gguf_end_tokens
 from stepwell.backends.weights.gguf_file import GgufFile, GgufTensor, read_gguf
 from stepwell.backends.weights.source import ModelShape, ModelSource, RopeScaling, bad_model, check_config
 from stepwell.core.errors import UserError
@@ -33,12 +34,6 @@ _OUTER = {
     "output.weight": "lm_head.weight",
 }
 _DIVISORS = "rope_freqs.weight"
-END_NAMES = frozenset(
-    """<|im_end|> <|endoftext|> <|eot_id|> <|eom_id|> <|end_of_text|> <|end|> <end_of_turn> <|end_of_turn|> </s> <eos>
-    <|endofturn|> <EOT>""".split()
-)
-"""Control tokens that end an answer by their name, whether or not a key of the file says so."""
-_CONTROL = 3
 
 
 class _Keys:
@@ -94,8 +89,15 @@ def open_gguf(path: Path) -> ModelSource:
         read,
         gguf_metadata=file.metadata,
         chat_template=template if isinstance(template, str) else None,
-        end_tokens=_end_tokens(path, file.metadata),
+        end_tokens=_end_tokens(path, file),
     )
+
+
+def _end_tokens(path: Path, file: GgufFile) -> dict[int, str]:
+    try:
+        return gguf_end_tokens(file.metadata)
+    except UserError as error:
+        raise bad_model(path, f"metadata {error}") from None
 
 
 def _names(file: GgufFile) -> dict[str, str]:
@@ -201,21 +203,3 @@ def _read(file: GgufFile, tensor: GgufTensor, name: str, config: ModelShape) -> 
         halves = values.reshape(heads, config.head_dim // 2, 2, -1)
         values = np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(tensor.shape)
     return torch.from_numpy(values)
-
-
-def _end_tokens(path: Path, metadata: Mapping[str, object]) -> frozenset[int]:
-    found: set[int] = set()
-    for key in ("eos_token_id", "eot_token_id", "eom_token_id", "eos_token_ids"):
-        value = metadata.get(f"tokenizer.ggml.{key}")
-        for each in value if isinstance(value, list) else [value]:
-            if each is None:
-                continue
-            if not isinstance(each, int):
-                raise bad_model(path, f"metadata 'tokenizer.ggml.{key}' must be a token id, got {str(each)[:60]}")
-            found.add(each)
-    tokens, types = metadata.get("tokenizer.ggml.tokens"), metadata.get("tokenizer.ggml.token_type")
-    if isinstance(tokens, list):
-        for token, text in enumerate(tokens):
-            if text in END_NAMES and (not isinstance(types, list) or types[token : token + 1] == [_CONTROL]):
-                found.add(token)
-    return frozenset(found)

@@ -102,7 +102,8 @@ class ModelSource:
     """An opened model: complete, checked, not yet read.
 
     ``gguf_metadata`` is empty for a folder; ``chat_template`` is None where the model brings none (a folder's tokenizer
-    files may still do).  ``end_tokens`` is the union of all sources.  ``extra`` names tensors that no parameter takes.
+    files may still do).  ``end_tokens`` is the union that ``end_tokens.py`` computes.  ``extra`` names tensors that no
+    parameter takes.
     """
 
     def __init__(
@@ -115,14 +116,14 @@ class ModelSource:
         *,
         gguf_metadata: Mapping[str, object] | None = None,
         chat_template: str | None = None,
-        end_tokens: frozenset[int] = frozenset(),
+        end_tokens: Mapping[int, str] | None = None,
     ) -> None:
         self.path = path
         self.kind = kind
         self.config = config
         self.gguf_metadata: Mapping[str, object] = gguf_metadata or {}
         self.chat_template = chat_template
-        self.end_tokens = end_tokens
+        self.end_tokens = frozenset(end_tokens or ())
         self._read = read
         wanted = config.parameters()
         self.extra = tuple(sorted(name for name in shapes if name not in wanted))
@@ -132,9 +133,9 @@ class ModelSource:
                 raise bad_model(path, f"tensor {name!r} {list(shape)} is missing")
             if found != shape:
                 raise bad_model(path, f"tensor {name!r} has shape {list(found)}, expected {list(shape)}")
-        for token in sorted(end_tokens):
-            if not 0 <= token < config.vocab_size:
-                raise bad_model(path, f"end token {token} is outside the vocabulary of {config.vocab_size}")
+        for token, key in (end_tokens or {}).items():
+            if token >= config.vocab_size:
+                raise bad_model(path, f"{key}: end token {token} is outside the vocabulary of {config.vocab_size}")
 
     @property
     def warnings(self) -> tuple[str, ...]:

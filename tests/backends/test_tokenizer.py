@@ -17,8 +17,9 @@ from stepwell.backends.tokenizer import StepwellTokenizer, tokenizer_from_folder
 from stepwell.backends.tokenizer_gguf import BYTE, CONTROL, LETTERS, NORMAL, PRETOKENIZERS, UNKNOWN, GgufVocabulary
 from stepwell.core.errors import UserError
 from stepwell.core.text import TextPipeline
+from stepwell.tests.backends.speaking import KEY
+from stepwell.tests.backends.speaking import vocabulary as tiny
 
-KEY = "tokenizer.ggml."
 BYTES = {byte: letter for letter, byte in LETTERS.items()}
 
 
@@ -27,31 +28,6 @@ def letters(text: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------ a small GGUF
-
-
-def tiny(**changes: object) -> dict[str, Any]:
-    """Byte-level metadata: three controls, 256 letters, a few merges.  A change to None removes a key."""
-    merges = ["a b", "Ġ ab", "1 2", "12 3"]
-    tokens = ["<s>", "</s>", "<|im_end|>", *LETTERS, *(each.replace(" ", "") for each in merges)]
-    metadata = {
-        "general.architecture": "llama",
-        "llama.vocab_size": len(tokens),
-        f"{KEY}model": "gpt2",
-        f"{KEY}pre": "gpt-2",
-        f"{KEY}tokens": tokens,
-        f"{KEY}token_type": [CONTROL] * 3 + [NORMAL] * (len(tokens) - 3),
-        f"{KEY}merges": merges,
-        f"{KEY}bos_token_id": 0,
-        f"{KEY}eos_token_id": 1,
-        f"{KEY}add_bos_token": False,
-        "tokenizer.chat_template": "{{ messages }}",
-    }
-    for name, value in changes.items():
-        key = name if "." in name else f"{KEY}{name}"
-        metadata[key] = value
-        if value is None:
-            del metadata[key]
-    return metadata
 
 
 @pytest.mark.parametrize(
@@ -82,13 +58,13 @@ def tiny(**changes: object) -> dict[str, Any]:
         ({"model": "llama"}, "scores"),
     ],
 )
-def test_ml5_refused_with_the_key_named(change: dict[str, object], field: str) -> None:
+def test_ml_5_refused_with_the_key_named(change: dict[str, object], field: str) -> None:
     with pytest.raises(UserError) as caught:
         tokenizer_from_gguf(tiny(**change))
     assert caught.value.field == f"{KEY}{field}"
 
 
-def test_ml5_vocabulary_size_falls_back_to_the_token_list() -> None:
+def test_ml_5_vocabulary_size_falls_back_to_the_token_list() -> None:
     size = len(tiny()[f"{KEY}tokens"])
     assert tokenizer_from_gguf(tiny(**{"llama.vocab_size": None})).vocab_size == size
     assert tokenizer_from_gguf(tiny(**{"llama.vocab_size": size + 61})).vocab_size == size
@@ -97,7 +73,7 @@ def test_ml5_vocabulary_size_falls_back_to_the_token_list() -> None:
     assert caught.value.field == "llama.vocab_size"
 
 
-def test_ml5_a_forced_pre_tokenizer_is_a_warning() -> None:
+def test_ml_5_a_forced_pre_tokenizer_is_a_warning() -> None:
     for pre in (None, "nobody-knows"):
         it = tokenizer_from_gguf(tiny(pre=pre), force_pre="gpt-2")
         assert it.encode("ab ab 123") == tokenizer_from_gguf(tiny()).encode("ab ab 123")
@@ -107,13 +83,13 @@ def test_ml5_a_forced_pre_tokenizer_is_a_warning() -> None:
         tokenizer_from_gguf(tiny(), force_pre="nobody-knows")
 
 
-def test_ml5_missing_template_and_flags_have_defaults() -> None:
+def test_ml_5_missing_template_and_flags_have_defaults() -> None:
     assert tokenizer_from_gguf(tiny(**{"tokenizer.chat_template": None})).chat_template == ""
     assert tokenizer_from_gguf(tiny(add_bos_token=None)).add_bos is False
     assert tokenizer_from_gguf(tiny(add_bos_token=None, pre="llama-bpe")).add_bos is True
 
 
-def test_ml5_a_vocabulary_that_lacks_bytes_is_a_warning() -> None:
+def test_ml_5_a_vocabulary_that_lacks_bytes_is_a_warning() -> None:
     metadata = tiny()
     tokens = [f"unused {each}" if each in "xyz" else each for each in metadata[f"{KEY}tokens"]]
     (warning,) = tokenizer_from_gguf(tiny(tokens=tokens)).warnings
@@ -129,13 +105,13 @@ def test_ml5_a_vocabulary_that_lacks_bytes_is_a_warning() -> None:
         ("qwen2", ["I", "'LL", " don", "'t", " ", *"12345", " ", " apples", "\n\n", " x", "!?\u00a0"]),
     ],
 )
-def test_ml5_each_pre_tokenizer_cuts_as_its_family_does(pre: str, cut: list[str]) -> None:
+def test_ml_5_each_pre_tokenizer_cuts_as_its_family_does(pre: str, cut: list[str]) -> None:
     cutter = GgufVocabulary(tiny()).byte_level(PRETOKENIZERS[pre]).pre_tokenizer
     expected = [part for each in cut for part in ([each[:2], each[2:]] if "\u00a0" in each else [each])]
     assert [piece for piece, _ in cutter.pre_tokenize_str("".join(cut))] == [letters(each) for each in expected]
 
 
-def test_ml5_a_word_in_the_vocabulary_is_taken_whole_where_the_family_does_it() -> None:
+def test_ml_5_a_word_in_the_vocabulary_is_taken_whole_where_the_family_does_it() -> None:
     tokens = [*tiny()[f"{KEY}tokens"], "whole"]
     changes = {"tokens": tokens, "token_type": [3] * 3 + [1] * (len(tokens) - 3), "llama.vocab_size": None}
     assert tokenizer_from_gguf(tiny(**changes, pre="llama-bpe")).encode("whole") == [len(tokens) - 1]
@@ -154,7 +130,7 @@ def test_special_tokens_are_spelled_out_even_where_a_word_is_taken_whole() -> No
 # ------------------------------------------------------------------------------------------------ ends, BOS
 
 
-def test_eo1_end_tokens_are_the_union_of_all_sources() -> None:
+def test_eo_1_end_tokens_are_the_union_of_all_sources() -> None:
     assert tokenizer_from_gguf(tiny()).end_tokens == {1, 2}
     assert tokenizer_from_gguf(tiny(eot_token_id=5, eom_token_id=6)).end_tokens == {1, 2, 5, 6}
     assert tokenizer_from_gguf(tiny(eos_token_ids=[7, 8])).end_tokens == {1, 2, 7, 8}
@@ -168,7 +144,7 @@ def test_eo1_end_tokens_are_the_union_of_all_sources() -> None:
 
 
 @pytest.mark.parametrize("add", [True, False])
-def test_tt3_exactly_one_bos_when_either_side_asks_for_it(add: bool) -> None:
+def test_tt_3_exactly_one_bos_when_either_side_asks_for_it(add: bool) -> None:
     it = tokenizer_from_gguf(tiny(add_bos_token=add))
     assert it.with_bos(it.encode("<s>ab", special=True)) == [0, 259]
     assert it.with_bos(it.encode("ab", special=True)) == ([0, 259] if add else [259])
@@ -226,7 +202,7 @@ def best_pairs(text: str) -> list[str]:
 
 @settings(deadline=None)
 @given(st.text("thecasdog é😀", min_size=1, max_size=20))
-def test_ml5_sentence_piece_equals_a_naive_reference(text: str) -> None:
+def test_ml_5_sentence_piece_equals_a_naive_reference(text: str) -> None:
     it = spm()
     tokens = sentence_piece()[f"{KEY}tokens"]
     ids = it.encode(text)
@@ -241,7 +217,7 @@ def spm() -> StepwellTokenizer:
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
-def test_dt4_the_cats_sat(size: int) -> None:
+def test_dt_4_the_cats_sat(size: int) -> None:
     it = spm()
     ids = it.encode("the cats sat")
     assert [it.name(each) for each in ids] == [" the", " cat", "s", " sat"]
@@ -298,7 +274,7 @@ def test_a_folder_equals_the_gguf_it_was_made_from(tmp_path: Path, texts: Sequen
         assert (two.add_bos, two.chat_template, two.strips_space) == (True, "T", one.strips_space)
 
 
-def test_eo1_end_tokens_of_a_folder_are_the_union(tmp_path: Path) -> None:
+def test_eo_1_end_tokens_of_a_folder_are_the_union(tmp_path: Path) -> None:
     it = tokenizer_from_gguf(tiny())
     made = tokenizer_from_folder(
         folder(
@@ -315,7 +291,6 @@ def test_eo1_end_tokens_of_a_folder_are_the_union(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "field"),
     [
-        ({"tokenizer_config": {}}, "generation_config.json: eos_token_id"),
         ({"tokenizer_config": {"bos_token": "<no such>"}}, "tokenizer_config.json: bos_token"),
         ({"config": {"eos_token_id": 9999}}, "config.json: eos_token_id"),
         ({"config": {"eos_token_id": "2"}}, "config.json: eos_token_id"),
@@ -324,14 +299,22 @@ def test_eo1_end_tokens_of_a_folder_are_the_union(tmp_path: Path) -> None:
         ({"tokenizer": {"model": 3}}, "tokenizer.json"),
     ],
 )
-def test_ml5_what_a_folder_lacks_is_named(tmp_path: Path, files: dict[str, object], field: str) -> None:
+def test_ml_5_what_a_folder_lacks_is_named(tmp_path: Path, files: dict[str, object], field: str) -> None:
     made = folder(tmp_path, tokenizer_from_gguf(tiny()), **files)
     with pytest.raises(UserError) as caught:
         tokenizer_from_folder(made)
     assert caught.value.field == field
 
 
-def test_ml5_no_tokenizer_or_a_broken_one(tmp_path: Path) -> None:
+def test_ml_5_a_folder_in_which_nothing_ends_an_answer_is_refused(tmp_path: Path) -> None:
+    tokens = ["<a>", "<b>", "<c>", *tiny()[f"{KEY}tokens"][3:]]
+    made = folder(tmp_path, tokenizer_from_gguf(tiny(tokens=tokens)), tokenizer_config={})
+    with pytest.raises(UserError) as caught:
+        tokenizer_from_folder(made)
+    assert caught.value.field == "generation_config.json: eos_token_id"
+
+
+def test_ml_5_no_tokenizer_or_a_broken_one(tmp_path: Path) -> None:
     for content in (None, "{", "\x00"):
         if content is not None:
             (tmp_path / "tokenizer.json").write_text(content)

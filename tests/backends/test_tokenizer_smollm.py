@@ -151,12 +151,12 @@ def tables() -> tuple[dict[str, int], dict[str, int]]:
     return tokens, {text: rank for rank, text in enumerate(metadata[f"{KEY}merges"])}
 
 
-def test_ml5_reference_encodings_of_smollm2() -> None:
+def test_ml_5_reference_encodings_of_smollm2() -> None:
     assert {text: smollm().encode(text) for text in REFERENCE} == REFERENCE
 
 
 @pytest.mark.parametrize("text", TRICKY)
-def test_ml5_tricky_strings_go_there_and_back(text: str) -> None:
+def test_ml_5_tricky_strings_go_there_and_back(text: str) -> None:
     ids = smollm().encode(text)
     assert ids == smollm_naive(text)
     assert smollm().decode(ids).decode() == text
@@ -176,7 +176,7 @@ MIXED = st.text(
 
 @settings(deadline=None)
 @given(MIXED)
-def test_ml5_smollm2_equals_a_naive_reference(text: str) -> None:
+def test_ml_5_smollm2_equals_a_naive_reference(text: str) -> None:
     ids = smollm().encode(text)
     assert ids == smollm_naive(text)
     assert not set(ids) & set(smollm().special_tokens.values())
@@ -184,7 +184,7 @@ def test_ml5_smollm2_equals_a_naive_reference(text: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 49151), max_size=20))
-def test_dt4_decode_is_the_librarys_and_context_free(tokens: list[int]) -> None:
+def test_dt_4_decode_is_the_librarys_and_context_free(tokens: list[int]) -> None:
     it = smollm()
     assert b"".join(map(it.token_bytes, tokens)) == it.decode(tokens)
     assert it.decode(tokens).decode(errors="replace") == it._honouring.decode(tokens)
@@ -201,7 +201,7 @@ def test_smollm2_facts() -> None:
     assert it.encode("<|im_start|>user\n", special=True) == [1, 4093, 198]
 
 
-def test_tt3_a_chat_with_smollm2_is_encoded_as_its_makers_do() -> None:
+def test_tt_3_a_chat_with_smollm2_is_encoded_as_its_makers_do() -> None:
     begin = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
     prompt = ChatPrompt(smollm())
     try:

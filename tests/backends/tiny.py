@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,18 @@ def _gguf_name(name: str) -> str:
     return f"blk.{index}.{_GGUF_NAMES[rest]}.weight"
 
 
-def write_gguf(path: Path, shape: ModelShape = SHAPE, kind: str = "F32", **metadata: int) -> Path:
-    """A GGUF file as the field's converter writes it: queries and keys with the halves of a head interleaved."""
+def write_gguf(
+    path: Path,
+    shape: ModelShape = SHAPE,
+    kind: str = "F32",
+    *,
+    vocabulary: Mapping[str, Any] | None = None,
+    **metadata: int,
+) -> Path:
+    """A GGUF file as the field's converter writes it: queries and keys with the halves of a head interleaved.
+
+    Without a ``vocabulary`` it cannot speak: there are names of tokens and no tokenizer.
+    """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(shape.layers)
     writer.add_context_length(shape.context)
@@ -112,8 +123,12 @@ def write_gguf(path: Path, shape: ModelShape = SHAPE, kind: str = "F32", **metad
     writer.add_layer_norm_rms_eps(shape.norm_eps)
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_eos_token_id(END)
-    writer.add_token_list([f"t{index}" for index in range(shape.vocab_size)])
+    if vocabulary is None:
+        writer.add_eos_token_id(END)
+        writer.add_token_list([f"t{index}" for index in range(shape.vocab_size)])
+    for key, value in (vocabulary or {}).items():
+        if key != "general.architecture":  # the writer's own
+            writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
     for key, value in metadata.items():
         writer.add_uint32(key.replace("__", "."), value)
     quantised = gguf.GGMLQuantizationType[kind]

@@ -86,21 +86,21 @@ EMOJI = [
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("pieces", [*EMOJI, [piece for each in EMOJI for piece in each]])
-def test_dt1_characters_whose_bytes_straddle_tokens(pieces: list[bytes], size: int) -> None:
+def test_dt_1_characters_whose_bytes_straddle_tokens(pieces: list[bytes], size: int) -> None:
     deltas, _ = run(pieces, [size])
     assert "".join(deltas) == b"".join(pieces).decode()
     assert "\ufffd" not in "".join(deltas)
 
 
-def test_dt1_tokens_that_only_buffer_bytes_send_nothing() -> None:
+def test_dt_1_tokens_that_only_buffer_bytes_send_nothing() -> None:
     assert run(EMOJI[3])[0] == ["", "", "", "👩", "", "", "\u200d", "", "", "", "🚀", ""]
 
 
-def test_dt1_replacement_marks_stand_for_invalid_bytes_only() -> None:
+def test_dt_1_replacement_marks_stand_for_invalid_bytes_only() -> None:
     assert run([b"a\xff", b"\xe2\x82", b"b\xc3"])[0] == ["a\ufffd", "", "\ufffdb", ""]
 
 
-def test_dt1_a_character_cut_off_by_the_end_is_dropped() -> None:
+def test_dt_1_a_character_cut_off_by_the_end_is_dropped() -> None:
     assert "".join(run([b"ok \xf0\x9f", b"\x98"])[0]) == "ok "
 
 
@@ -108,7 +108,7 @@ def test_dt1_a_character_cut_off_by_the_end_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
-def test_dt4_first_space_of_an_answer_and_of_a_continuation(size: int) -> None:
+def test_dt_4_first_space_of_an_answer_and_of_a_continuation(size: int) -> None:
     pieces = words(" the", " cat", "s", " sat")
     assert "".join(run(pieces, [size], strips=True, opening="continuation")[0]) == " the cats sat"
     assert "".join(run(pieces, [size], strips=True)[0]) == "the cats sat"
@@ -116,13 +116,13 @@ def test_dt4_first_space_of_an_answer_and_of_a_continuation(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_dt4_only_one_space_goes_and_hidden_tokens_do_not_count(size: int) -> None:
+def test_dt_4_only_one_space_goes_and_hidden_tokens_do_not_count(size: int) -> None:
     assert "".join(run([b"", b" ", b" the", b" end"], [size], strips=True)[0]) == " the end"
     assert "".join(run(words("<begin>", " the"), [size], strips=True, hidden=[0])[0]) == "the"
 
 
 @pytest.mark.parametrize("stops", [[], ["never to be seen", "ab" * 50]])
-def test_dt4_cost_of_a_token_does_not_depend_on_how_many_came_before(stops: list[str]) -> None:
+def test_dt_4_cost_of_a_token_does_not_depend_on_how_many_came_before(stops: list[str]) -> None:
     script = Script([b" ab"])
     pipeline = TextPipeline(script, stops=StopStrings(stops))
     cost: dict[int, int] = {}
@@ -138,53 +138,53 @@ def test_dt4_cost_of_a_token_does_not_depend_on_how_many_came_before(stops: list
 # ------------------------------------------------------------------------------------------------ stop strings
 
 
-def test_st1_a_stop_string_split_over_tokens() -> None:
+def test_st_1_a_stop_string_split_over_tokens() -> None:
     for sizes in ([1], [2], [5]):
         deltas, pipeline = run(words(" al", "pha", " be", "ta gam", "ma!"), sizes, stops=["beta gamma"])
         assert "".join(deltas) == " alpha "
         assert (pipeline.stop_at, pipeline.stopped_by) == (5, "beta gamma")
 
 
-def test_st1_only_what_may_still_match_is_held_back() -> None:
+def test_st_1_only_what_may_still_match_is_held_back() -> None:
     deltas, _ = run(words(" al", "pha", " be", "ta x", "y"), stops=["beta gamma"])
     assert deltas == [" al", "pha", " ", "beta x", "y", ""]
 
 
-def test_st1_of_two_that_complete_together_the_earlier_start_wins() -> None:
+def test_st_1_of_two_that_complete_together_the_earlier_start_wins() -> None:
     for pieces in (words("xaaab"), words("x", "a", "a", "a", "b"), words("xaa", "ab")):
         deltas, pipeline = run(pieces, stops=["aab", "ab"])
         assert "".join(deltas) == "xa"
         assert pipeline.stopped_by == "aab"
 
 
-def test_st1_the_first_to_complete_wins_within_a_token_too() -> None:
+def test_st_1_the_first_to_complete_wins_within_a_token_too() -> None:
     for pieces in (words("abcdef"), words("abc", "def")):
         deltas, pipeline = run(pieces, stops=["abcdef", "cd"])
         assert "".join(deltas) == "ab"
         assert pipeline.stopped_by == "cd"
 
 
-def test_st1_tokens_after_the_stop_are_neither_shown_nor_counted() -> None:
+def test_st_1_tokens_after_the_stop_are_neither_shown_nor_counted() -> None:
     deltas, pipeline = run(words("a", "STOP", "b", "STOP"), [4], stops=["STOP"])
     assert "".join(deltas) == "a"
     assert (pipeline.stop_at, pipeline.fed) == (2, 2)
 
 
-def test_st1_the_stop_string_itself_on_request() -> None:
+def test_st_1_the_stop_string_itself_on_request() -> None:
     assert "".join(run(words("a", "ST", "OP b"), stops=["STOP"], include_stop=True)[0]) == "aSTOP"
 
 
-def test_st1_what_was_held_back_comes_at_the_end() -> None:
+def test_st_1_what_was_held_back_comes_at_the_end() -> None:
     assert run(words("a S", "TO"), stops=["STOP"])[0] == ["a ", "", "STO"]
 
 
-def test_st1_a_stop_string_with_characters_that_straddle_tokens() -> None:
+def test_st_1_a_stop_string_with_characters_that_straddle_tokens() -> None:
     deltas, pipeline = run([b"a\xf0\x9f", b"\x98\x80", b"b"], stops=["😀"])
     assert "".join(deltas) == "a"
     assert pipeline.stop_at == 2
 
 
-def test_in4_an_empty_stop_string_is_refused() -> None:
+def test_in_4_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         StopStrings(["a", ""])
     assert caught.value.field == "stop[1]"
@@ -193,18 +193,18 @@ def test_in4_an_empty_stop_string_is_refused() -> None:
 # ------------------------------------------------------------------------------------------------ end tokens
 
 
-def test_eo1_end_tokens_are_not_shown() -> None:
+def test_eo_1_end_tokens_are_not_shown() -> None:
     assert "".join(run(words("a", "</s>", "b", "<end>"), hidden=[1, 3])[0]) == "ab"
 
 
-def test_eo1_stop_strings_are_not_honoured_before_min_tokens() -> None:
+def test_eo_1_stop_strings_are_not_honoured_before_min_tokens() -> None:
     pieces = words("STOP", "b", "c", "STOP", "d")
     deltas, pipeline = run(pieces, stops=["STOP"], min_tokens=3)
     assert "".join(deltas) == "STOPbc"
     assert pipeline.stop_at == 4
 
 
-def test_eo1_a_stop_string_may_begin_before_min_tokens_and_is_then_not_sent() -> None:
+def test_eo_1_a_stop_string_may_begin_before_min_tokens_and_is_then_not_sent() -> None:
     deltas, pipeline = run(words("x", "be", "ta", "y"), stops=["beta"], min_tokens=3)
     assert "".join(deltas) == "x"
     assert pipeline.stop_at == 3

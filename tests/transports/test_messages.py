@@ -38,7 +38,7 @@ def user(text: Any = "hi") -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_in4_bad_messages_are_refused_with_the_place_named(messages: Any, field: str) -> None:
+def test_in_4_bad_messages_are_refused_with_the_place_named(messages: Any, field: str) -> None:
     with pytest.raises(UserError) as caught:
         check_messages(messages)
     assert caught.value.field == field

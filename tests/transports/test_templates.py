@@ -99,7 +99,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("template", ESCAPES)
-def test_tt1_a_template_does_not_get_out(make: Make, tmp_path: Path, template: str) -> None:
+def test_tt_1_a_template_does_not_get_out(make: Make, tmp_path: Path, template: str) -> None:
     canary = tmp_path / "canary"
     with pytest.raises(UserError) as caught:
         make(template.replace("CANARY", str(canary)), processes=1).render(user())
@@ -107,7 +107,7 @@ def test_tt1_a_template_does_not_get_out(make: Make, tmp_path: Path, template: s
     assert not canary.exists()
 
 
-def test_tt1_even_code_that_got_out_could_not_write_a_file(tmp_path: Path) -> None:
+def test_tt_1_even_code_that_got_out_could_not_write_a_file(tmp_path: Path) -> None:
     program = (
         "import sys; sys.path[:] = eval(sys.argv[2])\n"
         "from stepwell.transports.template_worker import confine\n"
@@ -131,7 +131,7 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("template", ENDLESS)
-def test_tt1_a_template_that_computes_without_end_is_ended(make: Make, template: str) -> None:
+def test_tt_1_a_template_that_computes_without_end_is_ended(make: Make, template: str) -> None:
     started = time.monotonic()
     with pytest.raises(UserError) as caught:
         make(template, seconds=0.3, memory_mib=512, wait_s=20.0).render(user())
@@ -150,13 +150,13 @@ HUGE = [
 
 
 @pytest.mark.parametrize("template", HUGE)
-def test_tt1_output_of_a_gigabyte(make: Make, template: str) -> None:
+def test_tt_1_output_of_a_gigabyte(make: Make, template: str) -> None:
     with pytest.raises(UserError) as caught:
         make(template, memory_mib=512).render(user())
     assert caught.value.field == "chat_template"
 
 
-def test_tt1_a_template_that_goes_too_far_costs_only_its_own_rendering(make: Make) -> None:
+def test_tt_1_a_template_that_goes_too_far_costs_only_its_own_rendering(make: Make) -> None:
     prompt = make(
         "{% for i in range(messages[0].content|int) %}{% for j in range(100000) %}{% endfor %}{% endfor %}ok",
         seconds=0.3,
@@ -169,14 +169,14 @@ def test_tt1_a_template_that_goes_too_far_costs_only_its_own_rendering(make: Mak
                 prompt.render(user(content))
 
 
-def test_tt1_a_process_that_was_killed_meanwhile_is_replaced(make: Make) -> None:
+def test_tt_1_a_process_that_was_killed_meanwhile_is_replaced(make: Make) -> None:
     prompt = make("killed")
     (process,) = prompt._pool._idle
     os.kill(process._child.pid, signal.SIGKILL)
     assert text(prompt.render(user())) == "killed"
 
 
-def test_tt1_a_process_that_hangs_is_given_up(make: Make) -> None:
+def test_tt_1_a_process_that_hangs_is_given_up(make: Make) -> None:
     prompt = make("hangs", wait_s=0.3)
     (process,) = prompt._pool._idle
     os.kill(process._child.pid, signal.SIGSTOP)
@@ -189,7 +189,7 @@ def test_tt1_a_process_that_hangs_is_given_up(make: Make) -> None:
     prompt._pool._free.release(2)
 
 
-def test_tt1_closing_ends_the_processes_and_rendering_starts_one(make: Make) -> None:
+def test_tt_1_closing_ends_the_processes_and_rendering_starts_one(make: Make) -> None:
     prompt = make("again")
     prompt.close()
     assert prompt._pool._idle == []
@@ -197,7 +197,7 @@ def test_tt1_closing_ends_the_processes_and_rendering_starts_one(make: Make) -> 
 
 
 @pytest.mark.parametrize("template", ["{% if %}", "{{ }}", "{% unknown %}", "{{ 'x'|no_such_filter }}"])
-def test_tt1_a_template_that_does_not_compile_is_refused_at_the_start(template: str) -> None:
+def test_tt_1_a_template_that_does_not_compile_is_refused_at_the_start(template: str) -> None:
     with pytest.raises(UserError) as caught:
         ChatPrompt(Bytes(template))
     assert caught.value.field == "chat_template"
@@ -237,7 +237,7 @@ def test_arguments_and_tools_reach_the_template(make: Make) -> None:
         assert caught.value.field == "chat_template_kwargs"
 
 
-def test_in4_what_the_template_refuses_is_the_clients_to_mend(make: Make) -> None:
+def test_in_4_what_the_template_refuses_is_the_clients_to_mend(make: Make) -> None:
     template = (
         "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
         "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}"
@@ -320,17 +320,17 @@ def _end_shared() -> Iterator[None]:
 
 @pytest.mark.parametrize("add_bos", [True, False])
 @pytest.mark.parametrize("writes", [True, False])
-def test_tt3_exactly_one_bos_when_either_side_asks_for_it(make: Make, writes: bool, add_bos: bool) -> None:
+def test_tt_3_exactly_one_bos_when_either_side_asks_for_it(make: Make, writes: bool, add_bos: bool) -> None:
     prompt = make(("{{ bos_token }}" if writes else "") + "{{ messages[0].content }}", Bytes(add_bos=add_bos))
     assert prompt(user(), {}) == [256] * (writes or add_bos) + [*b"hi"]
     assert prompt(user("<s>"), {}) == [256] * (writes or add_bos) + [*b"<s>"]
 
 
-def test_tt3_two_specials_at_the_start_are_left_alone(make: Make) -> None:
+def test_tt_3_two_specials_at_the_start_are_left_alone(make: Make) -> None:
     assert make("<s></s>x", Bytes(add_bos=True))(user(), {}) == [256, 257, *b"x"]
 
 
-def test_ml5_without_a_template_chatml_or_a_refusal() -> None:
+def test_ml_5_without_a_template_chatml_or_a_refusal() -> None:
     prompt = ChatPrompt(Bytes())
     assert prompt.template == CHATML
     assert "ChatML" in prompt.warnings[0]
@@ -342,7 +342,7 @@ def test_ml5_without_a_template_chatml_or_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("odd", ["\ud83d", 1 << 70, b"x", {1, 2}])
-def test_in4_what_json_does_not_have_is_refused(make: Make, odd: Any) -> None:
+def test_in_4_what_json_does_not_have_is_refused(make: Make, odd: Any) -> None:
     with pytest.raises(UserError):
         make().render(user(odd=odd))
     deep: Any = "x"

@@ -1,14 +1,15 @@
-# Two commands do everything on a fresh machine with Python 3.11 or newer: `make demo` and `make test`.
+# Two commands do everything on a fresh machine with Python 3.11 or newer: `make serve` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 TYPING := .cache/typing/stepwell
 
-.PHONY: help venv test test-all check bench demo compiled pure fresh clean
+.PHONY: help venv serve test test-all check bench demo compiled pure fresh clean
 .DELETE_ON_ERROR:
 
 help:
+	@echo "make serve     serve SmolLM2-135M-Instruct at http://127.0.0.1:8000/v1;  make serve ARGS='--port 9000'"
 	@echo 'make demo      simulate the built-in workload under every policy, print the table, write a picture'
 	@echo 'make test      the quick tests, in parallel;  make test-all: every test'
 	@echo 'make check     lint, format, types, architecture'
@@ -33,6 +34,10 @@ $(TYPING):
 # An extension module outlives an edit of its source and would be imported instead: old ones go before anything runs.
 fresh: $(STAMP)
 	@$(BIN)/python benchmarks/compile.py check
+
+# `exec`, so that ^C reaches the server once and make waits while it drains.
+serve: fresh
+	@exec $(BIN)/stepwell serve --model smollm2 $(ARGS)
 
 test: fresh
 	$(BIN)/python -m pytest -q -m "not slow" -n auto

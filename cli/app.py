@@ -33,7 +33,7 @@ COMMANDS = {
     "explain": "tell one request's story from a journal",
     "config": "check or show a configuration",
     "policies": "list policies and other plugins, or describe one",
-    "bench": "measure the scheduler or the simulator on this machine",
+    "bench": "measure the scheduler, the simulator or a serving engine on this machine",
 }
 
 EXAMPLES = """\

@@ -14,7 +14,7 @@ import msgspec
 from stepwell.core.instructions import Launch
 from stepwell.core.protocols import BatchShape, CostModel, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams
-from stepwell.core.types import RequestId, StepId
+from stepwell.core.types import FOREVER, RequestId, StepId
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.mirror import BatchMirror
 
@@ -37,7 +37,10 @@ def no_faults(step: StepId) -> Fault | None:
 
 
 class EchoBackend:
-    """See the module.  ``lengths`` gives a request's true output length; by default that of its prompt."""
+    """See the module.  ``lengths`` gives a request's true output length; by default that of its prompt.
+
+    A request that ignores end tokens goes on until it is told to stop.
+    """
 
     name = "echo"
 
@@ -58,18 +61,24 @@ class EchoBackend:
         self._prompts: dict[RequestId, Sequence[int]] = {}
         self._said: dict[RequestId, int] = {}
         """Output tokens said, counted from the positions that launches name: a wrong one gives a wrong answer."""
+        self._endless: set[RequestId] = set()
+        """Those whose end tokens do not end them."""
         self._members: dict[RequestId, None] = {}
         self._mirror = BatchMirror(self._length)
 
     def _length(self, request: RequestId) -> int:
         """0 for one that ended: a launch already on its way may still name it."""
         prompt = self._prompts.get(request, ())
+        if request in self._endless:
+            return FOREVER
         return self._lengths[request] if prompt and self._lengths is not None else len(prompt)
 
     def admit(
         self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
     ) -> None:
         self._prompts[request] = prompt
+        if sampling.ignore_eos:
+            self._endless.add(request)
 
     def execute(self, batch: Launch) -> StepResult:
         """One step; ``elapsed_ns`` is how long it is to take, and the engine waits for it."""
@@ -111,6 +120,7 @@ class EchoBackend:
         self._mirror.release(request)
         self._prompts.pop(request, None)
         self._said.pop(request, None)
+        self._endless.discard(request)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -70,6 +70,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the backend gives log-probabilities."""
     sampling: Mapping[str, Any] = {}
     """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
+    precision: str = ""
+    """What the weights are computed in, in the backend's word for it."""
     warnings: tuple[str, ...] = ()
     """Where its files left room for doubt, and what was done about it; ``/v1/models`` shows them."""
 

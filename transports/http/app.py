@@ -113,6 +113,7 @@ def _model(request: Request) -> dict[str, object]:
         "created": request.app.state.created,
         "owned_by": "stepwell",
         "max_model_len": service.context,
+        "precision": service.model.precision,
         "warnings": list(service.model.warnings),
     }
 

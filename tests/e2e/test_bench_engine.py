@@ -1,0 +1,53 @@
+"""``stepwell bench engine`` from end to end, on the model that needs nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from stepwell.tests.e2e.serving import PATIENCE_S, serving
+
+FIELDS = ["engine", "precision", "workload", "tokens_per_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms"]
+
+
+def bench(*arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    command = [sys.executable, "-m", "stepwell", "bench", "engine", "--model", "echo", "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_a_server_of_its_own() -> None:
+    some = ("--requests", "6", "--workload", "prefill-512", "--workload", "concurrency-64", "--runs", "2")
+    fast = "cost.options={base_ns=500000,prefill_token_ns=0,decode_request_ns=0,kv_token_ps=0,swap_page_ns=0}"
+    status, (machine, prefill, crowd), err = bench(*some, "--set", fast)
+    assert (status, err) == (0, "")
+    assert machine["loop_ns_per_iteration"] > 0
+    for line in (prefill, crowd):
+        assert [name for name in line if name in FIELDS] == FIELDS
+        assert line["tokens_per_s"] > 0
+        assert line["ttft_p50_ms"] > 0
+        assert line["loop_ns"] > 0
+        assert line["runs"] == len(line["tokens_per_s_runs"]) == 2
+    assert (prefill["workload"], prefill["itl_p50_ms"], prefill["prompt_tokens"]) == ("prefill 512", None, 2560)
+    assert (crowd["workload"], crowd["requests"]) == ("concurrency 64", 6)
+    assert crowd["itl_p50_ms"] <= crowd["itl_p99_ms"]
+
+
+def test_a_server_that_runs_already_and_answers_short() -> None:
+    with serving("--set", "scheduler.max_context=520") as server:
+        some = ("--requests", "8", "--workload", "concurrency-16", "--engine", "theirs", "--precision", "int3")
+        status, (_, line), _ = bench("--url", server.url, *some)
+        assert status == 1
+        assert (line["engine"], line["precision"]) == ("theirs", "int3")
+        assert line["wrong"][0].endswith("answers")
+        assert "tokens, got" in line["wrong"][1]
+        assert server.process.poll() is None
+
+
+def test_a_server_that_does_not_start() -> None:
+    status, lines, err = bench("--set", "memory.pags=1")
+    assert (status, len(lines)) == (2, 1)
+    assert "did you mean 'pages'" in err
+    assert "the server did not start (exit status 2)" in err

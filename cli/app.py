@@ -28,7 +28,7 @@ COMMANDS = {
     "serve": "serve a model over HTTP and WebSockets",
     "sim": "simulate a workload under one policy or several, and compare",
     "demo": "simulate the built-in workload under every policy, with a table and a picture",
-    "replay": "decide a recorded run again, and name the first decision that differs",
+    "replay": "decide a recorded run again and name what differs, or execute its plans on a model",
     "journal": "show what a journal records, or count it",
     "explain": "tell one request's story from a journal",
     "config": "check or show a configuration",

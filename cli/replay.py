@@ -1,31 +1,65 @@
-"""``stepwell replay``: does the scheduler still decide what a journal says it decided?"""
+"""``stepwell replay``: does the scheduler still decide what a journal says, and how long do its plans take?"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from stepwell.cli.progress import Bar
+from stepwell.cli.step_tables import print_times
+from stepwell.core.config import Config
+from stepwell.core.errors import UserError
+from stepwell.core.registry import make, make_cost_model, names
+from stepwell.sim.execute import execute
+from stepwell.sim.journal_read import config_of, stretches
 from stepwell.sim.replay import replay
 from stepwell.sim.wording import many
 
 HELP = """\
 Decide a recorded run again from its events, and hold every instruction to the record.
-Exit status 0 if every decision is the recorded one, 1 if not."""
+Exit status 0 if every decision is the recorded one, 1 if not.
+With --backend nothing is decided: the recorded plans are executed on a real model instead, and the time that steps
+took is told beside what the journal's cost model predicts, by the shape of the batch."""
 
 EXAMPLES = """\
 examples:
   stepwell sim --journal run.jsonl && stepwell replay run.jsonl
   stepwell replay night.jsonl --plugins /etc/stepwell   policy files that the configuration names lie there
+  stepwell replay run.jsonl --backend torch --dtype bfloat16 --limit 500
 """
+
+MODEL = "smollm2"
+ECHO = "echo"
+BYTES = 256
+"""The vocabulary of ``echo``."""
+
+_BACKENDS_ONLY = ("model", "dtype", "threads", "limit")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="journal (its first segment)")
     parser.add_argument("--plugins", type=Path, metavar="DIR", help="folder that plugin files are looked for in")
+    parser.add_argument("--backend", metavar="NAME", help="execute the plans on this backend: torch, echo")
+    parser.add_argument("--model", metavar="MODEL", help=f"what the backend loads ({MODEL})")
+    parser.add_argument("--dtype", metavar="DTYPE", help="float32 or bfloat16 (auto)")
+    parser.add_argument("--threads", type=int, metavar="N", help="of the processor (as many as torch takes)")
+    parser.add_argument("--limit", type=int, metavar="STEPS", help="execute so many steps at most (all)")
+    parser.add_argument("--json", action="store_true", help="times as JSON: an object a shape, and one of the total")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.backend is not None:
+        return _execute(args)
+    given = next((name for name in _BACKENDS_ONLY if getattr(args, name) is not None), "json" if args.json else "")
+    if given:
+        raise UserError(f"--{given} goes with --backend: without one nothing is executed", field=given)
+    return _decide(args)
+
+
+def _decide(args: argparse.Namespace) -> int:
     with Bar("replaying") as bar:
         report = replay(args.file, base=args.plugins, progress=bar)
     covered = f"{many(report.turns, 'turn')}, {many(report.steps, 'step')}"
@@ -42,3 +76,48 @@ def run(args: argparse.Namespace) -> int:
     if report.unfinished:
         print(f"{many(report.unfinished, 'request')} unfinished at the end")
     return 0
+
+
+# ------------------------------------------------------------------------------------------------ execution
+
+
+def _execute(args: argparse.Namespace) -> int:
+    limit = args.limit or 0
+    if limit < 0:
+        raise UserError(f"must not be negative, got {limit}", field="limit")
+    config = config_of(stretches(args.file)[0].header, str(args.file))
+    cost = make_cost_model(config.cost, base=args.plugins)
+    backend, vocabulary = _backend(args, config)
+    try:
+        with Bar(f"executing on {args.backend}", limit) as bar:
+            times = execute(args.file, backend, cost, vocabulary=vocabulary, limit=limit, progress=bar)
+    finally:
+        backend.close()
+    rows, total = times.by_shape(), times.total()
+    if args.json:
+        for row in (*rows, total):
+            print(msgspec.json.encode(row).decode())
+    else:
+        print_times(rows, total)
+    return 0
+
+
+def _backend(args: argparse.Namespace, config: Config) -> tuple[Any, int]:
+    """It with the journal's pool, and the size of its vocabulary.  Raises ``UserError`` if that does not fit."""
+    if args.backend not in names("backends"):
+        raise UserError(f"no backend {args.backend!r}; there are {', '.join(names('backends'))}", field="backend")
+    if args.backend == ECHO:
+        return make("backends", ECHO, cost=make_cost_model(config.cost, base=args.plugins)), BYTES
+    memory, scheduler = config.memory, config.scheduler
+    options = {"path": args.model or MODEL, "dtype": args.dtype or "auto", "threads": args.threads or 0}
+    backend = make(
+        "backends",
+        args.backend,
+        options,
+        pages=memory.pages,
+        page_size=memory.page_size,
+        host_pages=memory.host_pages,
+        token_budget=scheduler.token_budget,
+        running_limit=scheduler.running_limit,
+    )
+    return backend, backend.info.vocab_size

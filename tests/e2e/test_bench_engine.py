@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+from stepwell.cli.load_requests import lengths
 from stepwell.tests.e2e.serving import PATIENCE_S, serving
 
 FIELDS = ["engine", "precision", "workload", "tokens_per_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms"]
@@ -33,6 +35,19 @@ def test_a_server_of_its_own() -> None:
     assert (prefill["workload"], prefill["itl_p50_ms"], prefill["prompt_tokens"]) == ("prefill 512", None, 2560)
     assert (crowd["workload"], crowd["requests"]) == ("concurrency 64", 6)
     assert crowd["itl_p50_ms"] <= crowd["itl_p99_ms"]
+
+
+def test_a_journal_of_it_tells_what_steps_took(tmp_path: Path) -> None:
+    status, (_, line), _ = bench("--journal", str(tmp_path), "--requests", "4", "--workload", "concurrency-16")
+    assert status == 0
+    (journal,) = tmp_path.glob("*.jsonl")
+    command = [sys.executable, "-m", "stepwell", "replay", str(journal), "--backend", "echo", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stderr) == (0, "")
+    *rows, total = map(json.loads, done.stdout.splitlines())
+    assert total["steps"] >= max(output for _, output in lengths(line["requests"]))
+    assert total["ratio"] == total["ratio_to_recorded"] == 1.0
+    assert all(row["recorded_p50_ms"] == row["measured_p50_ms"] for row in rows)
 
 
 def test_a_server_that_runs_already_and_answers_short() -> None:

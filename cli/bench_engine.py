@@ -97,11 +97,12 @@ def run(args: argparse.Namespace) -> int:
     """Exit status 1 if an answer was not what was asked for."""
     if args.runs < 1 or args.requests < 1:
         raise UserError(f"must be at least 1 run and 1 request, not {args.runs} and {args.requests}", field="runs")
+    running = look(args.url) if args.url else None
     prompts = Prompts(read_corpus(args.corpus) if args.corpus else own_corpus(encoder_of(args.model)), args.run)
     good = True
     first = machine()
     print(as_json(first) if args.json else f"machine: {first['loop_ns_per_iteration']} ns an iteration of plain Python")
-    with _server(args) as server:
+    with _server(args, running) as server:
         precision = args.precision or server.precision or args.dtype or "auto"
         if not args.json:
             print(f"{args.engine}, {precision}, model {server.model}")
@@ -171,10 +172,10 @@ def _in_words(line: Line) -> str:
 
 
 @contextmanager
-def _server(args: argparse.Namespace) -> Iterator[Server]:
+def _server(args: argparse.Namespace, running: Server | None) -> Iterator[Server]:
     """The one that runs already, or one of our own on a free port, which ends with this."""
-    if args.url:
-        yield look(args.url)
+    if running is not None:
+        yield running
         return
     given = {"--model": args.model, "--policy": args.policy, "--journal": args.journal}
     settings = [*([f"model.dtype={args.dtype}"] if args.dtype else []), *args.set]

@@ -1,0 +1,160 @@
+"""What a live journal costs: processor time of a step with and without, and a server's throughput side by side.
+
+    python -m stepwell.benchmarks.journal_cost                    the engine on a backend that takes no time
+    python -m stepwell.benchmarks.journal_cost --model smollm2    `stepwell bench engine`, alternating
+
+The requests are those of the common engine workload.  One JSON object a line, medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import anyio
+import msgspec
+
+from stepwell.cli.journal_live import open_live_journal
+from stepwell.cli.load_requests import lengths
+from stepwell.core.build import build_scheduler
+from stepwell.core.build_kind import build_kind
+from stepwell.core.clock import RealClock
+from stepwell.core.config import Config, JournalConfig, MemoryConfig, SchedulerConfig, validate
+from stepwell.core.engine import Engine
+from stepwell.core.protocols import BatchShape
+from stepwell.core.registry import complete
+from stepwell.core.sampling import SamplingParams
+from stepwell.sim.backend import EchoBackend
+from stepwell.sim.bench import Line, machine
+
+LEVELS = ("none", "decisions", "tokens")
+ENDLESS = SamplingParams(temperature=0.0, ignore_eos=True)
+
+
+class NoTime:
+    """The cost model of a device that is always done already."""
+
+    def step_ns(self, shape: BatchShape) -> int:
+        return 0
+
+    def run_ns(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
+        raise NotImplementedError
+
+
+def host(rounds: int, streams: int) -> list[Line]:
+    """Processor time of a step of the engine, by what is written of it."""
+    took: dict[str, list[float]] = {level: [] for level in LEVELS}
+    steps = size = 0
+    sizes: dict[str, float] = {"none": 0.0}
+    for _ in range(rounds):
+        for level in LEVELS:
+            with tempfile.TemporaryDirectory(prefix="stepwell-bench-") as folder:
+                spent_ns, steps = _run(level, Path(folder), streams)
+                size = sum(each.stat().st_size for each in Path(folder).iterdir())
+            took[level].append(spent_ns / steps / 1000)
+            sizes[level] = size / steps
+    base = median(took["none"])
+    return [
+        {
+            "bench": "journal",
+            "build": build_kind(),
+            "journal": level,
+            "streams": streams,
+            "steps": steps,
+            "step_us": round(median(took[level]), 1),
+            "more_us": round(median(took[level]) - base, 1),
+            "bytes_per_step": round(sizes[level]),
+            "rounds": rounds,
+            "loop_ns": machine()["loop_ns_per_iteration"],
+        }
+        for level in LEVELS
+    ]
+
+
+def _run(level: str, folder: Path, streams: int) -> tuple[int, int]:
+    """Processor time in ns, and steps."""
+    config = complete(
+        validate(
+            Config(
+                scheduler=SchedulerConfig(token_budget=512),
+                memory=MemoryConfig(pages=streams * 64, host_pages=0),
+                journal=JournalConfig(level="tokens" if level == "tokens" else "decisions"),
+            )
+        )
+    )
+    scheduler = build_scheduler(config)
+    journal = open_live_journal(folder, config, scheduler) if level != "none" else None
+    engine = Engine(
+        scheduler,
+        EchoBackend(cost=NoTime()),
+        RealClock(),
+        observers=[journal.observe] if journal is not None else [],
+        token_observer=journal.tokens if journal is not None else None,
+    )
+
+    async def main() -> int:
+        async with anyio.create_task_group() as tasks:
+            start_ns = time.process_time_ns()
+            tasks.start_soon(engine.run)
+            for prompt, tokens in lengths(streams):
+                engine.submit([index % 256 for index in range(prompt)], tokens, sampling=ENDLESS)
+            await engine.drained()
+            spent_ns = time.process_time_ns() - start_ns
+            engine.close()
+        return spent_ns
+
+    spent_ns = anyio.run(main)
+    if journal is not None:
+        journal.close()
+    return spent_ns, scheduler.state.next_step - 1
+
+
+def served(rounds: int, model: str, more: Sequence[str]) -> list[Line]:
+    """Throughput at concurrency 64, without and with, one right after the other."""
+    pairs: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="stepwell-bench-") as folder:
+            without = _served(model, more)
+            pairs.append((without, _served(model, [*more, "--journal", folder])))
+    ratios = [with_ / without for without, with_ in pairs]
+    return [
+        {
+            "bench": "journal",
+            "build": build_kind(),
+            "model": model,
+            "workload": "concurrency 64",
+            "tokens_per_s_without": [pair[0] for pair in pairs],
+            "tokens_per_s_with": [pair[1] for pair in pairs],
+            "ratios": [round(ratio, 4) for ratio in ratios],
+            "ratio_p50": round(median(ratios), 4),
+        }
+    ]
+
+
+def _served(model: str, more: Sequence[str]) -> float:
+    command = [sys.executable, "-m", "stepwell", "bench", "engine", "--workload", "concurrency-64", "--json"]
+    done = subprocess.run([*command, "--model", model, *more], stdout=subprocess.PIPE, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1])["tokens_per_s"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--model", help="measure a server of this model instead")
+    args, more = parser.parse_known_args()
+    print(msgspec.json.encode(machine()).decode())
+    lines = served(args.rounds, args.model, more) if args.model else host(args.rounds, args.streams)
+    for line in lines:
+        print(msgspec.json.encode(line).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,7 @@
     python benchmarks/hc3.py --fits     in a pool where the ten prompts of 1 MB fit, and are answered
 
 Prints a line of JSON a run: how long ``GET /health`` took, and the gaps between the pieces of a stream, in ms.  The
-goal is a p99 of /health, and a growth of the gaps, under 100 ms.  The clients run on the same machine, beside the server.
+goal is a p99 of /health, and a growth of the gaps, under 100 ms.  The clients run on the machine of the server.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ def main() -> None:
     quiet = measure(room, (), **labels)
     print(json.dumps(quiet), flush=True)
     loaded = measure(room, (chat("x" * 27_000_000), *[large] * 10), **labels)
-    growth = {f"gap_growth_{key}_ms": round(loaded[f"gap_{key}_ms"] - quiet[f"gap_{key}_ms"], 1) for key in ("p99", "max")}  # type: ignore[operator]
+    growth = {
+        f"gap_growth_{key}_ms": round(loaded[f"gap_{key}_ms"] - quiet[f"gap_{key}_ms"], 1) for key in ("p99", "max")
+    }  # type: ignore[operator]
     print(json.dumps({**loaded, **growth}), flush=True)
 
 

@@ -15,6 +15,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from stepwell.core.build_kind import build_kind
 from stepwell.tests.e2e.crowd import Probe, chat, post, streams
@@ -48,7 +49,7 @@ async def crowd(server: Server, bodies: Sequence[bytes]) -> tuple[list[float], l
     return [gap for each in heard for gap in each.gaps_s], [status for status, _ in posted]
 
 
-def measure(room: Sequence[str], bodies: Sequence[bytes], **labels: object) -> dict[str, object]:
+def measure(room: Sequence[str], bodies: Sequence[bytes], **labels: Any) -> dict[str, Any]:
     with serving(*room, step_us=STEP_US) as server:
         asyncio.run(crowd(server, ()))  # once for nothing: imports, caches
         with Probe(server.port, 0.01).probing() as probe:
@@ -77,7 +78,7 @@ def main() -> None:
     loaded = measure(room, (chat("x" * 27_000_000), *[large] * 10), **labels)
     growth = {
         f"gap_growth_{key}_ms": round(loaded[f"gap_{key}_ms"] - quiet[f"gap_{key}_ms"], 1) for key in ("p99", "max")
-    }  # type: ignore[operator]
+    }
     print(json.dumps({**loaded, **growth}), flush=True)
 
 

@@ -1,4 +1,6 @@
-"""Every example of docs/streaming.md that is marked as runnable runs, against the model ``echo``.
+"""What the pages say is so: examples run, settings and metrics are those that there are.
+
+Every example of docs/streaming.md that is marked as runnable is run against the model ``echo``.
 
 A mark is a comment before the fence, ``<!-- runnable: words -->``; what the example prints must hold the words.
 """
@@ -8,16 +10,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from stepwell.core.config import ServerConfig
+from stepwell.sim.scenario import read_scenario
 from stepwell.tests.architecture_rules import ROOT
 from stepwell.tests.e2e.browser import browsing, pages
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
 
 PAGE = ROOT / "docs" / "streaming.md"
+OPERATORS = ROOT / "docs" / "serving.md"
 MARKED = re.compile(r"<!-- runnable: (.+?) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:8000"
 EXAMPLES = [
@@ -64,3 +70,18 @@ def test_every_language_is_there() -> None:
     assert len(languages) >= 8
     assert {"bash", "python", "js"} == set(languages)
     assert ADDRESS in PAGE.read_text()
+
+
+def test_the_settings_are_those_that_there_are(tmp_path: Path) -> None:
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", OPERATORS.read_text(), re.DOTALL | re.MULTILINE)
+    file = tmp_path / "serving.toml"
+    file.write_text(settings)
+    resolved = read_scenario(str(file), overrides=(), environ={})
+    assert resolved.config.model.path == "smollm2"
+    assert list(tomllib.loads(settings)["server"]) == list(ServerConfig.__struct_fields__)
+
+
+def test_the_metrics_are_those_that_there_are(server: Server) -> None:
+    named = set(re.findall(r"`((?:vllm|stepwell):\w+)", OPERATORS.read_text()))
+    families = re.findall(r"^# TYPE (\S+)", server.get("/metrics"), re.MULTILINE)
+    assert named == set(families)

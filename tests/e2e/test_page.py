@@ -1,4 +1,4 @@
-"""The browser page of ``examples/browser`` in a real Chromium, from another origin: streaming both ways, and stopping."""
+"""The page of ``examples/browser`` in a real Chromium, from another origin: streaming both ways, and stopping."""
 
 from __future__ import annotations
 

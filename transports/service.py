@@ -259,22 +259,27 @@ class Service:
             raise too_long(None, self.context, field)
         encode = self.model.encode or self.model.tokenizer.encode
         if len(text) <= self.limits.offload_kib << 10:
-            return self.check_prompt(encode(text), field)
-        return self.check_prompt(await self._in_thread(encode, text), field)
+            return self.check_length(encode(text), field)
+        return self.check_length(await self._in_thread(encode, text), field)
 
     async def chat_prompt(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> list[int]:
         """The token ids of a chat that asks for its next answer."""
         size = sum(len(str(message.get("content") or "")) for message in messages)
         if size > self._most_bytes:
             raise too_long(None, self.context, field)
-        return self.check_prompt(await self._in_thread(self.model.template, messages, arguments), field)
+        return self.check_length(await self._in_thread(self.model.template, messages, arguments), field)
 
-    def check_prompt(self, ids: list[int], field: str) -> list[int]:
-        """Neither empty nor too long, and of this model's vocabulary."""
+    def check_length(self, ids: list[int], field: str) -> list[int]:
+        """Neither empty nor too long.  Looks at none of them: with a million, that would hold every stream up."""
         if not ids:
             raise UserError("must hold at least one token", field=field)
         if len(ids) >= self.context:
             raise too_long(len(ids), self.context, field)
+        return ids
+
+    def check_prompt(self, ids: list[int], field: str) -> list[int]:
+        """Ids that a client sent: the same, and of this model's vocabulary."""
+        self.check_length(ids, field)
         if not 0 <= min(ids) <= max(ids) < self.model.tokenizer.vocab_size:
             raise UserError(f"token ids are 0 to {self.model.tokenizer.vocab_size - 1}", field=field)
         return ids

@@ -226,6 +226,8 @@ async def prompts_of(prompt: Any, service: Service) -> list[list[int]]:
         return [await service.text_prompt(prompt, field)]
     if not isinstance(prompt, list) or not prompt:
         raise UserError("must be text, token ids, or a list of either, and not empty", field=field)
+    if type(prompt[0]) is int:
+        service.check_length(prompt, field)  # before anything looks at each of them
     if _are_ids(prompt):
         return [service.check_prompt(prompt, field)]
     if len(prompt) > service.limits.max_choices:
@@ -235,7 +237,7 @@ async def prompts_of(prompt: Any, service: Service) -> list[list[int]]:
         place = f"{field}[{index}]"
         if isinstance(each, str):
             prompts.append(await service.text_prompt(each, place))
-        elif isinstance(each, list) and (not each or _are_ids(each)):
+        elif isinstance(each, list) and _are_ids(service.check_length(each, place)):
             prompts.append(service.check_prompt(each, place))
         else:
             raise UserError("must be text or a list of token ids", field=place)

@@ -1,7 +1,7 @@
 """HC-3, measured: what one huge prompt and ten large ones cost those who stream beside them.
 
-    python benchmarks/hc3.py            20 streams over SSE and 5 over WebSocket, with and without the large prompts
-    python benchmarks/hc3.py --fits     in a pool where the ten prompts of 1 MB fit, and are answered
+    python -m stepwell.benchmarks.hc3            25 streams (5 over WebSocket), with and without the large prompts
+    python -m stepwell.benchmarks.hc3 --fits     in a pool where the ten prompts of 1 MB fit, and are answered
 
 Prints a line of JSON a run: how long ``GET /health`` took, and the gaps between the pieces of a stream, in ms.  The
 goal is a p99 of /health, and a growth of the gaps, under 100 ms.  The clients run on the machine of the server.

@@ -58,6 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="configuration in TOML")
     parser.add_argument("--model", metavar="MODEL", help="echo, smollm2, a GGUF file or a Hugging Face folder (echo)")
     parser.add_argument("--policy", metavar="POLICY", help="who decides: see `stepwell policies` (fcfs)")
+    parser.add_argument("--deterministic", action="store_true", help="the same answer whatever else runs; slower")
     parser.add_argument("--host", metavar="HOST", help="address to listen at (127.0.0.1)")
     parser.add_argument("--port", metavar="PORT", help="port to listen at, 0 for any free one (8000)")
     parser.add_argument("--journal", metavar="DIR", type=Path, help="write the decision journal into this folder")
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     named = {
         "model.path": args.model,
         "scheduler.policy": args.policy,
+        "model.deterministic": "true" if args.deterministic else None,
         "server.host": args.host,
         "server.port": args.port,
     }

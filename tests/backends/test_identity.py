@@ -29,15 +29,13 @@ def saturate(
     answers: tuple[int, int],
     depths: tuple[int, ...] = (1,),
     percent: float = 50.0,
-    threads: int = 1,
 ) -> None:
     """Prompts and answers of so many tokens; ``percent`` of those who run are sent away at a time."""
     asked = crowd_of(64, vocabulary, prompts=prompts, answers=answers, seed=1)
     page_size = 4
     pages = pages_of(asked, 12, page_size)
     limits = {"token_budget": 96, "running_limit": 64}
-    sizes = {"page_size": page_size, "threads": threads, **limits}
-    backend = make(path, pages=pages, host_pages=pages // 2, **sizes)
+    backend = make(path, pages=pages, host_pages=pages // 2, page_size=page_size, **limits)
     crowds = []
     for depth in depths:
         house = House(backend, RESTLESS, {**limits, "depth": depth, "options": {"percent": percent}})
@@ -50,7 +48,7 @@ def saturate(
         assert reasons.count("cancelled") == house.left.total() > 5
         assert reasons.count("length") > 20
     # With a budget and a pool of other sizes, so that chunks and pages differ too.
-    alone = House(make(path, pages=200, page_size=16, threads=threads), scheduler={"running_limit": 16})
+    alone = House(make(path, pages=200, page_size=16), scheduler={"running_limit": 16})
     check_identity(asked, crowds, alone)
 
 
@@ -64,4 +62,4 @@ def test_ou_4_pr_1_every_answer_at_saturation_is_the_one_alone(tmp_path: Path) -
 def test_ou_4_pr_1_every_answer_at_saturation_is_the_one_alone_for_smollm2() -> None:
     path = default_model_path()
     assert path is not None
-    saturate(path, 49152, percent=70.0, prompts=(1, 16), answers=(6, 9), threads=2)
+    saturate(path, 49152, percent=85.0, prompts=(1, 14), answers=(4, 6))

@@ -45,7 +45,11 @@ def _torch(config: Config, name: str) -> Model:
     chosen, memory, scheduler = config.model, config.memory, config.scheduler
     source = open_source(chosen.path)
     gguf = source.kind == "gguf"
-    tokenizer = tokenizer_from_gguf(source.gguf_metadata) if gguf else tokenizer_from_folder(source.path)
+    try:
+        tokenizer = tokenizer_from_gguf(source.gguf_metadata) if gguf else tokenizer_from_folder(source.path)
+    except UserError as error:
+        # It knows which key is wrong, and not in which file.
+        raise UserError(f"{source.path}: {error}", field="model.path") from None
     backend = make(
         "backends",
         "torch",

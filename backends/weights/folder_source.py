@@ -50,6 +50,7 @@ def open_folder(path: Path) -> ModelSource:
         read,
         chat_template=template if isinstance(template, str) else None,
         end_tokens=_end_tokens(path, small),
+        files={name: each.path for name, each in stored.items()},
     )
 
 

@@ -103,7 +103,7 @@ class ModelSource:
 
     ``gguf_metadata`` is empty for a folder; ``chat_template`` is None where the model brings none (a folder's tokenizer
     files may still do).  ``end_tokens`` is the union that ``end_tokens.py`` computes.  ``extra`` names tensors that no
-    parameter takes.
+    parameter takes; ``files`` says which file a tensor is in, where there are several.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class ModelSource:
         gguf_metadata: Mapping[str, object] | None = None,
         chat_template: str | None = None,
         end_tokens: Mapping[int, str] | None = None,
+        files: Mapping[str, Path] | None = None,
     ) -> None:
         self.path = path
         self.kind = kind
@@ -125,6 +126,7 @@ class ModelSource:
         self.chat_template = chat_template
         self.end_tokens = frozenset(end_tokens or ())
         self._read = read
+        self._files = files or {}
         wanted = config.parameters()
         self.extra = tuple(sorted(name for name in shapes if name not in wanted))
         for name, shape in wanted.items():
@@ -132,7 +134,7 @@ class ModelSource:
             if found is None:
                 raise bad_model(path, f"tensor {name!r} {list(shape)} is missing")
             if found != shape:
-                raise bad_model(path, f"tensor {name!r} has shape {list(found)}, expected {list(shape)}")
+                raise self._wrong(name, f"has shape {list(found)}, expected {list(shape)}")
         for token, key in (end_tokens or {}).items():
             if token >= config.vocab_size:
                 raise bad_model(path, f"{key}: end token {token} is outside the vocabulary of {config.vocab_size}")
@@ -155,5 +157,8 @@ class ModelSource:
         tensor = self._read(name)
         low, high = torch.aminmax(tensor)  # a tenth of the time of asking every number
         if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise bad_model(self.path, f"tensor {name!r} holds numbers that are not finite")
+            raise self._wrong(name, "holds numbers that are not finite")
         return tensor
+
+    def _wrong(self, name: str, message: str) -> UserError:
+        return bad_model(self._files.get(name, self.path), f"tensor {name!r} {message}")

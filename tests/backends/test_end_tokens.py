@@ -99,7 +99,7 @@ class Script:
 
     def run(self, work: StepWork) -> Tensor:
         rows = [*(self.backend._group.rows if len(work.tokens) else []), *(e.row for e in work.slices if e.samples)]
-        scores = torch.zeros(len(rows), SPEAKING.vocab_size)
+        scores: Tensor = torch.zeros(len(rows), SPEAKING.vocab_size)
         scores[:, self.otherwise] = 5.0
         for place, row in enumerate(rows):
             if row.generated < len(self.tokens):

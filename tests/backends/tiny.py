@@ -107,11 +107,12 @@ def write_gguf(
     kind: str = "F32",
     *,
     vocabulary: Mapping[str, Any] | None = None,
-    **metadata: int,
+    kv_heads: list[int] | None = None,
 ) -> Path:
     """A GGUF file as the field's converter writes it: queries and keys with the halves of a head interleaved.
 
-    Without a ``vocabulary`` it cannot speak: there are names of tokens and no tokenizer.
+    Without a ``vocabulary`` it cannot speak: there are names of tokens and no tokenizer.  ``kv_heads``: one for each
+    layer, instead of one number.
     """
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_block_count(shape.layers)
@@ -119,7 +120,7 @@ def write_gguf(
     writer.add_embedding_length(shape.hidden)
     writer.add_feed_forward_length(shape.intermediate)
     writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_head_count_kv(kv_heads or shape.kv_heads)
     writer.add_layer_norm_rms_eps(shape.norm_eps)
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_rope_dimension_count(shape.head_dim)
@@ -129,8 +130,6 @@ def write_gguf(
     for key, value in (vocabulary or {}).items():
         if key != "general.architecture":  # the writer's own
             writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
-    for key, value in metadata.items():
-        writer.add_uint32(key.replace("__", "."), value)
     quantised = gguf.GGMLQuantizationType[kind]
     for name, tensor in weights(shape).items():
         values = tensor.numpy()

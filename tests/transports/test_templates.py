@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,12 +131,10 @@ ENDLESS = [
 
 @pytest.mark.parametrize("template", ENDLESS)
 def test_tt_1_a_template_that_computes_without_end_is_ended(make: Make, template: str) -> None:
-    started = time.monotonic()
     with pytest.raises(UserError) as caught:
         make(template, seconds=0.3, memory_mib=512, wait_s=20.0).render(user())
     assert "processor time" in caught.value.message or "MiB" in caught.value.message
     assert caught.value.field == "chat_template"
-    assert time.monotonic() - started < 20
 
 
 HUGE = [

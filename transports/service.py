@@ -22,10 +22,10 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.events import Event, Submitted
-from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted, Rejected
+from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
-from stepwell.core.protocols import Backend, StepResult, Tokenizer
-from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
+from stepwell.core.protocols import Backend, Tokenizer
+from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
@@ -89,23 +89,6 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = "default"
 
 
-class _Tap:
-    """The backend, with the log-probabilities of its results handed on beside the tokens."""
-
-    def __init__(self, backend: Backend, sink: Callable[[RequestId, TokenLogprob], None]) -> None:
-        self._backend = backend
-        self._sink = sink
-        self.admit = backend.admit
-        self.release = backend.release
-        self.close = backend.close
-
-    def execute(self, batch: Launch) -> StepResult:
-        result = self._backend.execute(batch)
-        for request, logprob in result.logprobs.items():
-            self._sink(request, logprob)
-        return result
-
-
 def serving_config(config: Config, model: Model) -> Config:
     """The configuration with what the model knows better: pages that there is room for, and its context."""
     replace = msgspec.structs.replace
@@ -140,7 +123,7 @@ class Service:
         self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
         self.engine = Engine(
             self.scheduler,
-            _Tap(model.backend, self._logprob) if model.logprobs else model.backend,
+            model.backend,
             self.clock,
             observers=[*observers, self.metrics.observe, self._observe],
             token_observer=token_observer,
@@ -299,8 +282,7 @@ class Service:
 
     def start(self, prompts: Sequence[list[int]], wants: Wants) -> Generation:
         """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
-        tasks = self._tasks
-        if self.draining or tasks is None:
+        if self.draining or self._tasks is None:
             raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
@@ -317,7 +299,7 @@ class Service:
             generation.close()
             raise
         for choice in choices:
-            tasks.start_soon(choice.read, self.engine.stop, generation.tell)
+            choice.listen(self.engine.stop, generation.tell)
         return generation
 
     def _submit(self, place: int, index: int, prompt: list[int], wants: Wants, stops: StopStrings) -> Choice:
@@ -348,10 +330,6 @@ class Service:
         del self._open[generation]
         if not self._open:
             self._idle.set()
-
-    def _logprob(self, request: RequestId, logprob: TokenLogprob) -> None:
-        if request in self._watched:
-            self._watched[request][0].logprobs.append(logprob)
 
     def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
         """What the stream does not say: that it is in line, on the device, sent away, and what the cache had."""

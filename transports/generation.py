@@ -137,7 +137,10 @@ class Generation:
 
     @property
     def ended(self) -> bool:
-        return all(choice.over for choice in self.choices)
+        for choice in self.choices:  # asked for every chunk: a loop, as it is cheaper than `all` of a generator
+            if not choice.over:
+                return False
+        return True
 
     @property
     def error(self) -> StepwellError | None:
@@ -149,7 +152,10 @@ class Generation:
 
     @property
     def untaken(self) -> int:
-        return sum(choice.untaken for choice in self.choices)
+        total = 0
+        for choice in self.choices:
+            total += choice.untaken
+        return total
 
     @property
     def usage(self) -> tuple[int, int, int]:

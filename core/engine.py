@@ -232,9 +232,7 @@ class Engine:
             self._token_observer.sampled(result.step, tokens)
         return tokens
 
-    def _deliver(
-        self, tokens: Sequence[tuple[RequestId, int]], logprobs: Mapping[RequestId, TokenLogprob]
-    ) -> None:
+    def _deliver(self, tokens: Sequence[tuple[RequestId, int]], logprobs: Mapping[RequestId, TokenLogprob]) -> None:
         streams = self._streams
         for request, token in tokens:
             stream = streams.get(request)
@@ -321,7 +319,7 @@ class Engine:
                 self._post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
 
     def _break_down(self, error: Exception, during: Sequence[object]) -> None:
-        """A law is broken: stop serving.  Every client is told once those have their tokens who are being given some."""
+        """A law is broken: stop serving.  Clients are told when the tokens that are being handed out have been."""
         self.failed = str(error) if isinstance(error, InvariantError) else f"{type(error).__name__}: {error}"
         log.critical("the engine stops serving", reason=self.failed, during=repr(during)[:2000], exc_info=error)
         self._closed = True

@@ -38,8 +38,10 @@ class Choice:
         """Pieces of the text that were."""
         self._taken_tokens = 0
         self._pipeline = pipeline
+        self._stopped = False
         self._stop: Callable[[int, int], None]
         self._news: Callable[[], None]
+        self._over: Callable[[], None]
 
     @property
     def over(self) -> bool:
@@ -70,19 +72,20 @@ class Choice:
         start, self._taken_tokens = self._taken_tokens, max(self.tokens, self._taken_tokens)
         return "".join(pieces), start, self._taken_tokens
 
-    def listen(self, stop: Callable[[int, int], None], news: Callable[[], None]) -> None:
-        """Begin.  ``stop`` tells the engine of a stop string; ``news`` is called when anything changes."""
-        self._stop, self._news = stop, news
+    def listen(self, stop: Callable[[int, int], None], news: Callable[[], None], over: Callable[[], None]) -> None:
+        """Begin.  ``stop`` tells the engine of a stop string; ``news`` is called for text, ``over`` for the end."""
+        self._stop, self._news, self._over = stop, news, over
         self.stream.listen(self)
 
     def heard(self, tokens: Sequence[int]) -> None:
         """The stream has more.  What comes after a stop string is not the answer's."""
-        pipeline = self._pipeline
-        if pipeline.stop_at is not None:
+        if self._stopped:
             return
-        self._add(pipeline.feed(tokens))
-        if pipeline.stop_at is not None:
-            self._stop(self.stream.request, pipeline.stop_at)
+        self._add(self._pipeline.feed(tokens))
+        keep = self._pipeline.stop_at
+        if keep is not None:
+            self._stopped = True
+            self._stop(self.stream.request, keep)
         self._news()
 
     def ended(self) -> None:
@@ -91,7 +94,7 @@ class Choice:
             self.error = self.stream.error
         else:
             self._end()
-        self._news()
+        self._over()
 
     def _end(self) -> None:
         finished = self.stream.finished
@@ -122,6 +125,8 @@ class Generation:
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None
         self._bell = Bell()
+        self._end_bell = Bell()
+        self._over = 0
         self._on_close: Callable[[Generation], None] | None = on_close
 
     def tell(self) -> None:
@@ -131,16 +136,19 @@ class Generation:
             overflow, self.overflow = self.overflow, None
             overflow()
 
+    def tell_end(self) -> None:
+        """One of the choices is over."""
+        self._over += 1
+        self._end_bell.ring()
+        self.tell()
+
     async def news(self) -> None:
         """Wait until something changed since the last call (or has already)."""
         await self._bell.heard()
 
     @property
     def ended(self) -> bool:
-        for choice in self.choices:  # asked for every chunk: a loop, as it is cheaper than `all` of a generator
-            if not choice.over:
-                return False
-        return True
+        return self._over == len(self.choices)
 
     @property
     def error(self) -> StepwellError | None:
@@ -175,9 +183,9 @@ class Generation:
             raise self.error
 
     async def finished(self) -> None:
-        """Wait until every choice has ended; raises the first failure."""
+        """Wait until every choice has ended; raises the first failure.  Tokens wake nobody who waits here."""
         while self.error is None and not self.ended:
-            await self.news()
+            await self._end_bell.heard()
         if self.error is not None:
             raise self.error
 

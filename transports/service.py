@@ -299,7 +299,7 @@ class Service:
             generation.close()
             raise
         for choice in choices:
-            choice.listen(self.engine.stop, generation.tell)
+            choice.listen(self.engine.stop, generation.tell, generation.tell_end)
         return generation
 
     def _submit(self, place: int, index: int, prompt: list[int], wants: Wants, stops: StopStrings) -> Choice:

@@ -159,8 +159,11 @@ def _service(config: Config, model: object, folder: Path | None) -> tuple[Servic
 def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
     import uvicorn  # lazy: an extra
 
+    from stepwell.transports.http.protocol import bounded_protocol  # lazy: the same
+
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
+        http=bounded_protocol(config.server.body_timeout_s),
         lifespan="on",
         log_config=None,
         access_log=False,

@@ -62,7 +62,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     encode: Callable[[str], list[int]] | None = None
     """A text to complete as a prompt, with BOS where the model wants it; None: the tokenizer's ``encode``."""
     close: Callable[[], None] | None = None
-    """Called once nothing is served any more (the backend is closed by its engine)."""
+    """Called once, when nothing is served any more; not for the backend, which has its own."""
     pages: int = 0
     context: int = 0
     """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
@@ -144,6 +144,7 @@ class Service:
         self._idle = anyio.Event()
         self._thread_limit = anyio.CapacityLimiter(THREADS)
         self._tasks: TaskGroup | None = None
+        self._ran = self._closed = False
         longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
         self._most_bytes = self.context * max(longest, 1)
         self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
@@ -160,10 +161,23 @@ class Service:
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self._look_around)
                     started()
+                    self._ran = True
                     await self.engine.run()
                     beside.cancel_scope.cancel()
         finally:
             self._tasks = None
+            self.close()
+
+    def close(self) -> None:
+        """Give back what the model holds, once, however often it is called: by ``run`` in the end, and by whoever made
+        the service, as it may never have run."""
+        if self._closed:
+            return
+        self._closed = self.draining = True
+        try:
+            if not self._ran:  # otherwise the engine closes it
+                self.model.backend.close()
+        finally:
             if self.model.close is not None:
                 self.model.close()
 

@@ -1,8 +1,8 @@
 """What the host does for one step of the engine, measured with a backend that takes no time.
 
-One step is everything from a finished step to the next: commit, policy, batch, and for every stream its token, its
-text, and the text taken by a task that stands for its connection.  Times are of this process on one core; whatever else
-the machine does makes them longer.
+A step begins when the engine looks at the finished one: commit, policy, the batch to the backend; then for every stream
+its token, its text, and its connection's task called to take it.  What those tasks do is measured too, and apart: each
+makes an event of its text and sends it to a socket that takes no time.  Whatever else the machine does makes it longer.
 """
 
 from __future__ import annotations
@@ -47,31 +47,28 @@ class HostPath(msgspec.Struct, frozen=True, kw_only=True):
     p50_us: float
     p99_us: float
     scheduling_us: float
-    """Median of the part from a finished step to the next batch at the backend."""
+    """Median of the part up to the batch at the backend."""
     delivery_us: float
-    """Median of the part from a step's tokens to every stream's text, taken by its connection."""
-    framed_p50_us: float
-    """Of a whole step in which every connection is also woken, and makes an event of its text for a socket that takes
-    no time."""
+    """Median of the part from a step's tokens to every stream's text, ready for its connection."""
+    connected_p50_us: float
+    """Of a whole step, what the connections do with it included."""
 
 
 def measure_host_path(streams: int = 256, steps: int = 200) -> HostPath:
-    """Serve ``streams`` answers of the real engine at once, for ``steps`` steps, without and with connections."""
+    """Serve ``streams`` answers of the real engine at once, for ``steps`` steps."""
     name, tokenizer = _tokenizer()
-    bare = _Run(tokenizer, streams, steps)
-    anyio.run(bare.serve, False)
-    framed = _Run(tokenizer, streams, steps)
-    anyio.run(framed.serve, True)
-    whole = sorted(bare.whole_us)
+    run = _Run(tokenizer, streams, steps)
+    anyio.run(run.serve)
+    whole = sorted(run.whole_us)
     return HostPath(
         streams=streams,
         steps=len(whole),
         tokenizer=name,
         p50_us=median(whole),
         p99_us=whole[len(whole) * 99 // 100],
-        scheduling_us=median(bare.scheduling_us),
-        delivery_us=median(bare.delivery_us),
-        framed_p50_us=median(framed.whole_us),
+        scheduling_us=median(run.scheduling_us),
+        delivery_us=median(run.delivery_us),
+        connected_p50_us=median(run.connected_us),
     )
 
 
@@ -125,7 +122,9 @@ class _Run(RealClock):
         self.whole_us: list[float] = []
         self.scheduling_us: list[float] = []
         self.delivery_us: list[float] = []
-        self.launched_ns = self._begun_ns = self._delivering_ns = self._told = self._full = 0
+        self.connected_us: list[float] = []
+        self.launched_ns = self._begun_ns = self._delivering_ns = self._told_ns = self._told = self._full = 0
+        self._last: Generation
         self._streams = streams
         self._steps = steps + WARM_UP
         words = tokenizer.encode(TEXT)
@@ -148,9 +147,10 @@ class _Run(RealClock):
         if self._told == self._streams:
             self._full += 1
             if self._full > WARM_UP:
-                self.whole_us.append((now_ns - self._begun_ns) / 1000)
+                self.whole_us.append((self._told_ns - self._begun_ns) / 1000)
                 self.scheduling_us.append((self.launched_ns - self._begun_ns) / 1000)
-                self.delivery_us.append((now_ns - self._delivering_ns) / 1000)
+                self.delivery_us.append((self._told_ns - self._delivering_ns) / 1000)
+                self.connected_us.append((now_ns - self._begun_ns) / 1000)
         self._begun_ns, self._told = now_ns, 0
 
     def prompt(self, request: RequestId, tokens: Sequence[int]) -> None:
@@ -160,10 +160,15 @@ class _Run(RealClock):
         """The tokens of a step are about to be handed out."""
         self._delivering_ns = perf_counter_ns()
         self._told = len(tokens)
+        # It is told last, and says so: more waits for it than may.
+        self._last.most_untaken, self._last.overflow = -1, self._all_told
+
+    def _all_told(self) -> None:
+        self._told_ns = perf_counter_ns()
 
     # ---- what is served
 
-    async def serve(self, connected: bool) -> None:
+    async def serve(self) -> None:
         """Until every stream has had its steps."""
         service = self._service
         async with anyio.create_task_group() as tasks:
@@ -172,19 +177,11 @@ class _Run(RealClock):
             await started.wait()
             wants = Wants(max_tokens=self._steps + 2)
             answers = [service.start([self._prompt], wants) for _ in range(self._streams)]
+            self._last = answers[-1]
             async with anyio.create_task_group() as connections:
                 for answer in answers:
-                    connections.start_soon(_connect if connected else _take, service, answer)
+                    connections.start_soon(_connect, service, answer)
             service.stop()
-
-
-async def _take(service: Service, answer: Generation) -> None:
-    """A connection that takes its text and does nothing with it."""
-    (choice,) = answer.choices
-    while not choice.over:
-        await answer.news()
-        choice.take()
-    answer.close()
 
 
 async def _connect(service: Service, answer: Generation) -> None:

@@ -68,7 +68,7 @@ class Stream:
             raise InvariantError(f"the stream of request {self.request} has a reader already")
         self._listener = listener
         if self.tokens:
-            self._tell(self.tokens[:])
+            self._tell(listener, self.tokens[:])
         if self._over:
             self._end()
 
@@ -109,7 +109,7 @@ class Stream:
         if logprob is not None:
             self.logprobs.append(logprob)
         if self._listener is not None:
-            self._tell((token,))
+            self._tell(self._listener, (token,))
 
     def finish(self, finished: Finished) -> None:
         """Ended; tokens beyond those that count (a stop string) are taken back if nobody has them yet."""
@@ -139,11 +139,11 @@ class Stream:
             self.error = error
             self._end()
 
-    def _tell(self, tokens: Sequence[int]) -> None:
-        assert self._listener is not None
+    def _tell(self, listener: Listener, tokens: Sequence[int]) -> None:
+        if self.error is not None:
+            return
         try:
-            if self.error is None:
-                self._listener.heard(tokens)
+            listener.heard(tokens)
         except Exception as error:
             # A reader's bug (a tokenizer, say) must not take other streams down.
             log.error("a stream's reader failed", request=self.request, exc_info=error)

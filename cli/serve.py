@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from stepwell.core.journal_file import JournalWriter
-    from stepwell.transports.service import Service
+    from stepwell.transports.service import Model, Service
 
 HELP = "Serve a model over HTTP and WebSockets, in the shapes that OpenAI's SDK speaks."
 
@@ -87,12 +87,18 @@ def run(args: argparse.Namespace) -> int:
     config = complete(resolved.config)
     listener = _listen(config)
     with listener:
-        service, journal = _service(config, open_model(config), args.journal)
-        server = uvicorn.Server(_uvicorn_config(create_app(service), config))
+        model = open_model(config)
         try:
+            service, journal = _service(config, model, args.journal)
+        except BaseException:
+            _give_up(model)
+            raise
+        try:
+            server = uvicorn.Server(_uvicorn_config(create_app(service), config))
             with _signals(service, server):
                 anyio.run(_serve, service, server, listener, args.journal)
         finally:
+            service.close()
             if journal is not None:
                 journal.close()
     return 0 if not service.engine.failed else 3
@@ -137,12 +143,20 @@ def _listen(config: Config) -> socket.socket:
     return listener
 
 
-def _service(config: Config, model: object, folder: Path | None) -> tuple[Service, JournalWriter | None]:
+def _give_up(model: Model) -> None:
+    """There is nobody to serve it."""
+    try:
+        model.backend.close()
+    finally:
+        if model.close is not None:
+            model.close()
+
+
+def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service, JournalWriter | None]:
     from stepwell.cli.journal_live import open_live_journal  # lazy: start-up
     from stepwell.core.build import build_scheduler  # lazy: start-up
-    from stepwell.transports.service import Model, Service, serving_config  # lazy: an extra
+    from stepwell.transports.service import Service, serving_config  # lazy: an extra
 
-    assert isinstance(model, Model)
     config = serving_config(config, model)
     scheduler = build_scheduler(config)
     journal = open_live_journal(folder, config, scheduler) if folder is not None else None
@@ -159,8 +173,11 @@ def _service(config: Config, model: object, folder: Path | None) -> tuple[Servic
 def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
     import uvicorn  # lazy: an extra
 
+    from stepwell.transports.http.protocol import bounded_protocol  # lazy: the same
+
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
+        http=bounded_protocol(config.server.body_timeout_s),
         lifespan="on",
         log_config=None,
         access_log=False,

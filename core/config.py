@@ -155,7 +155,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     body_mib: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 16.0
     """Size of one request or one WebSocket message, at most."""
     body_timeout_s: Seconds = 60.0
-    """Time to send a whole request in, at most."""
+    """Time to send the head of a request in, and then its body, at most."""
     send_timeout_s: Seconds = 60.0
     """A client that takes nothing at all for so long is dropped."""
     buffer_kib: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 256

@@ -7,19 +7,20 @@ batch of events at one time, lets the scheduler decide, launches the next step f
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup
+from anyio.lowlevel import checkpoint
 
 from stepwell.core.clock import Clock
 from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
 from stepwell.core.protocols import Backend, StepResult
-from stepwell.core.sampling import GREEDY, SamplingParams
+from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
 from stepwell.core.types import RequestId, StepId
@@ -31,6 +32,12 @@ Observer = Callable[[int, Sequence[Event], Sequence[Instruction]], None]
 
 FALLBACK_POLICY = "fcfs"
 """Takes over when a policy breaks a rule."""
+
+SLICE_NS = 2_000_000
+"""Tokens are handed out for so long at a time before the event loop sees to everything else."""
+
+PER_LOOK = 32
+"""Tokens between two looks at the clock while they are handed out."""
 
 
 class TokenObserver(Protocol):
@@ -162,11 +169,11 @@ class Engine:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._execute)
                 await self._serve()
+                self._dismiss()
                 self._tasks.cancel_scope.cancel()
         finally:
             self._closed = True
-            for stream in self._dismiss():
-                stream.shut_down()
+            self._dismiss()
             self._backend.close()
 
     async def _serve(self) -> None:
@@ -177,14 +184,17 @@ class Engine:
             if not self._inbox or self.failed:
                 continue
             events, self._inbox = in_order(self._inbox), []
+            results, self._results = self._results, []
             try:
-                self._turn(events)
+                out = self._turn(events)
+                if self._launches:
+                    await checkpoint()  # the step begins before anybody is told of the one before it
+                await self._hand_out(results, out)
             except Exception as error:
                 self._break_down(error, events)
 
-    def _turn(self, events: list[Event]) -> None:
+    def _turn(self, events: list[Event]) -> Sequence[Instruction]:
         now_ns = self._clock.now_ns()
-        results, self._results = self._results, []
         try:
             out = self.scheduler.handle(now_ns, events)
         except Exception:
@@ -193,19 +203,41 @@ class Engine:
             raise
         self._observe(now_ns, events, out)
         self._follow(out)
+        return out
+
+    async def _hand_out(self, results: Sequence[StepResult], out: Sequence[Instruction]) -> None:
+        """Tokens in the order of their steps, then ends.  If that takes long, everybody else gets a turn in between.
+
+        Listeners may call ``submit``, ``stop`` and ``cancel`` from inside: those only post events, or end a request
+        that the scheduler has not seen.
+        """
+        now_ns = self._clock.now_ns
+        until_ns = now_ns() + SLICE_NS
         for result in results:
-            self._deliver(result)
+            tokens = self._counting(result)
+            for start in range(0, len(tokens), PER_LOOK):
+                self._deliver(tokens[start : start + PER_LOOK], result.logprobs)
+                if now_ns() > until_ns:
+                    await checkpoint()
+                    until_ns = now_ns() + SLICE_NS
         for instruction in out:
             if isinstance(instruction, Finished | Rejected):
                 self._end(instruction)
 
-    def _deliver(self, result: StepResult) -> None:
+    def _counting(self, result: StepResult) -> list[tuple[RequestId, int]]:
+        """The tokens of requests that had not ended before."""
         streams = self._streams
         tokens = [row for row in result.tokens if row[0] in streams]
         if self._token_observer is not None and tokens:
             self._token_observer.sampled(result.step, tokens)
+        return tokens
+
+    def _deliver(self, tokens: Sequence[tuple[RequestId, int]], logprobs: Mapping[RequestId, TokenLogprob]) -> None:
+        streams = self._streams
         for request, token in tokens:
-            streams[request].push(token)
+            stream = streams.get(request)
+            if stream is not None:
+                stream.push(token, logprobs.get(request))
 
     def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
         for observe in self._observers:
@@ -287,15 +319,18 @@ class Engine:
                 self._post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
 
     def _break_down(self, error: Exception, during: Sequence[object]) -> None:
-        """A law is broken: stop serving, and tell every client."""
+        """A law is broken: stop serving.  Clients are told when the tokens that are being handed out have been."""
         self.failed = str(error) if isinstance(error, InvariantError) else f"{type(error).__name__}: {error}"
         log.critical("the engine stops serving", reason=self.failed, during=repr(during)[:2000], exc_info=error)
         self._closed = True
-        for stream in self._dismiss():
-            stream.break_down(self.failed)
         self._news.set()
 
-    def _dismiss(self) -> list[Stream]:
+    def _dismiss(self) -> None:
+        """No stream is left waiting."""
         streams, self._streams = list(self._streams.values()), {}
         self._idle.set()
-        return streams
+        for stream in streams:
+            if self.failed:
+                stream.break_down(self.failed)
+            else:
+                stream.shut_down()

@@ -1,14 +1,36 @@
-"""What a client of the live engine holds: the tokens of one request as they come, and how it ended."""
+"""What a client of the live engine holds: the tokens of one request as they come, and how it ended.
+
+A stream is read in one of two ways.  A *listener* is called by the engine as it hands tokens out and needs no task: a
+server with hundreds of streams cannot wake a task for each token of each of them.  Iterating is for everybody else,
+and is a listener that wakes whoever waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import anyio
+import structlog
 
 from stepwell.core.errors import CapacityError, InvariantError, StepwellError
 from stepwell.core.instructions import Finished, Rejected
+from stepwell.core.sampling import TokenLogprob
 from stepwell.core.types import RequestId
+
+log = structlog.get_logger("stepwell.streams")
+
+
+class Listener(Protocol):
+    """Is called between two steps, so it must be quick and cannot wait.  It may call the engine back."""
+
+    def heard(self, tokens: Sequence[int]) -> None:
+        """These are new.  An exception cancels the request, and ``ended`` is called with it in ``stream.error``."""
+        ...
+
+    def ended(self) -> None:
+        """Nothing more comes; ``stream.finished`` or ``stream.error`` says how it ended.  Called once."""
+        ...
 
 
 class Stream:
@@ -22,19 +44,33 @@ class Stream:
     def __init__(self, request: RequestId, cancel: Callable[[RequestId], None]) -> None:
         self.request = request
         self.finished: Finished | None = None
+        self.error: StepwellError | None = None
+        """Why it could not be finished."""
         self.tokens: list[int] = []
         """All tokens so far."""
+        self.logprobs: list[TokenLogprob] = []
+        """Their log-probabilities, in the same order; empty unless they were asked for."""
         self._read = 0
-        self._error: StepwellError | None = None
-        self._news = anyio.Event()
+        self._listener: Listener | None = None
+        self._reader: _Reader | None = None
         self._cancel = cancel
         self._cancelled = False
 
     def cancel(self) -> None:
         """The client leaves; harmless if the request has ended."""
-        if not (self._cancelled or self._ended()):
+        if not (self._cancelled or self._over):
             self._cancelled = True
             self._cancel(self.request)
+
+    def listen(self, listener: Listener) -> None:
+        """Call ``listener`` from now on; what came before, it hears at once.  A stream has one reader."""
+        if self._listener is not None:
+            raise InvariantError(f"the stream of request {self.request} has a reader already")
+        self._listener = listener
+        if self.tokens:
+            self._tell(listener, self.tokens[:])
+        if self._over:
+            self._end()
 
     async def wait(self) -> Finished:
         """Read to the end and say how it ended."""
@@ -47,33 +83,43 @@ class Stream:
         return self
 
     async def __anext__(self) -> list[int]:
+        if self._reader is None:
+            reader = _Reader()
+            self.listen(reader)
+            self._reader = reader
         while self._read == len(self.tokens):
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             if self.finished is not None:
                 raise StopAsyncIteration
-            if self._news.is_set():
-                self._news = anyio.Event()
-            await self._news.wait()
+            await self._reader.news()
         news = self.tokens[self._read :]
         self._read = len(self.tokens)
         return news
 
-    def _ended(self) -> bool:
-        return self.finished is not None or self._error is not None
+    @property
+    def _over(self) -> bool:
+        return self.finished is not None or self.error is not None
 
     # ---- the engine's side
 
-    def push(self, token: int) -> None:
+    def push(self, token: int, logprob: TokenLogprob | None = None) -> None:
         """One more token."""
         self.tokens.append(token)
-        self._news.set()
+        if logprob is not None:
+            self.logprobs.append(logprob)
+        if self._listener is not None:
+            self._tell(self._listener, (token,))
 
     def finish(self, finished: Finished) -> None:
-        """Ended; tokens beyond those that count (a stop string) are taken back if they were not read yet."""
-        del self.tokens[max(finished.tokens, self._read) :]
+        """Ended; tokens beyond those that count (a stop string) are taken back if nobody has them yet."""
+        if self.error is not None:
+            return
+        told = self._read if self._listener is self._reader else len(self.tokens)
+        del self.tokens[max(finished.tokens, told) :]
+        del self.logprobs[len(self.tokens) :]
         self.finished = finished
-        self._news.set()
+        self._end()
 
     def reject(self, rejected: Rejected) -> None:
         """Refused on arrival."""
@@ -89,5 +135,44 @@ class Stream:
         self._fail(InvariantError(f"the engine stopped: {reason}"))
 
     def _fail(self, error: StepwellError) -> None:
-        self._error = error
+        if self.error is None:
+            self.error = error
+            self._end()
+
+    def _tell(self, listener: Listener, tokens: Sequence[int]) -> None:
+        if self.error is not None:
+            return
+        try:
+            listener.heard(tokens)
+        except Exception as error:
+            # A reader's bug (a tokenizer, say) must not take other streams down.
+            log.error("a stream's reader failed", request=self.request, exc_info=error)
+            self.cancel()
+            self._fail(InvariantError(f"the stream's reader: {type(error).__name__}: {error}"))
+
+    def _end(self) -> None:
+        if self._listener is None:
+            return
+        try:
+            self._listener.ended()
+        except Exception as error:
+            log.error("a stream's reader failed", request=self.request, exc_info=error)
+
+
+class _Reader:
+    """The listener of those who iterate: it wakes whoever waits."""
+
+    def __init__(self) -> None:
+        self._news = anyio.Event()
+
+    def heard(self, tokens: Sequence[int]) -> None:
         self._news.set()
+
+    def ended(self) -> None:
+        self._news.set()
+
+    async def news(self) -> None:
+        """Wait for the next call; only for somebody who has seen all there is."""
+        if self._news.is_set():
+            self._news = anyio.Event()
+        await self._news.wait()

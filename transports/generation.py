@@ -1,23 +1,22 @@
 """Answers in the making: one engine request and one text pipeline per choice, and whoever waits for news of them.
 
-Each choice is read by a task of its own, at the engine's pace and not the client's: tokens become text at once, stop
-strings are found at once, and text that the client has not taken yet grows together into one piece.
+Each choice listens to its stream, at the engine's pace and not the client's: tokens become text as they are handed out,
+stop strings are found at once, and text that the client has not taken yet grows together into one piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import anyio
-
 from stepwell.core.errors import CapacityError, InvariantError, StepwellError
 from stepwell.core.sampling import TokenLogprob
 from stepwell.core.streams import Stream
 from stepwell.core.text import TextPipeline
+from stepwell.transports.bell import Bell
 
 
 class Choice:
-    """One answer.  ``text`` is all of it so far; what is new comes from ``take``."""
+    """One answer, and its stream's listener.  ``text`` is all of it so far; what is new comes from ``take``."""
 
     def __init__(self, index: int, prompt: Sequence[int], stream: Stream, pipeline: TextPipeline) -> None:
         self.index = index
@@ -32,21 +31,30 @@ class Choice:
         self.cached = 0
         """Prompt tokens found in the KV cache."""
         self.preemptions = 0
-        self.logprobs: list[TokenLogprob] = []
-        self._text: list[str] = []
-        self._fresh: list[str] = []
         self.untaken = 0
         """Letters that nobody took yet."""
+        self._text: list[str] = []
+        self._taken = 0
+        """Pieces of the text that were."""
         self._taken_tokens = 0
         self._pipeline = pipeline
+        self._stopped = False
+        self._stop: Callable[[int, int], None]
+        self._news: Callable[[], None]
+        self._over: Callable[[], None]
 
     @property
-    def ended(self) -> bool:
+    def over(self) -> bool:
         return bool(self.reason) or self.error is not None
 
     @property
     def text(self) -> str:
         return "".join(self._text)
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """Of all tokens so far, in order; empty unless they were asked for."""
+        return self.stream.logprobs
 
     @property
     def tokens(self) -> int:
@@ -58,33 +66,35 @@ class Choice:
 
     def take(self) -> tuple[str, int, int]:
         """The text that is new, and the tokens (from, to) that are."""
-        text = "".join(self._fresh)
-        self._fresh.clear()
+        pieces = self._text[self._taken :]
+        self._taken += len(pieces)
         self.untaken = 0
         start, self._taken_tokens = self._taken_tokens, max(self.tokens, self._taken_tokens)
-        return text, start, self._taken_tokens
+        return "".join(pieces), start, self._taken_tokens
 
-    async def read(self, stop: Callable[[int, int], None], news: Callable[[], None]) -> None:
-        """Until it ends.  ``stop`` tells the engine of a stop string; ``news`` is called when anything changes."""
-        try:
-            async for tokens in self.stream:
-                if self._pipeline.stop_at is None:
-                    self._feed(tokens, stop)
-                    news()
-            self._end()
-        except StepwellError as error:
-            self.error = error
-        except Exception as error:
-            # A tokenizer's bug must not take the other streams down; the engine is told to forget the request.
-            self.stream.cancel()
-            self.error = InvariantError(f"text pipeline: {type(error).__name__}: {error}")
-        finally:
-            news()
+    def listen(self, stop: Callable[[int, int], None], news: Callable[[], None], over: Callable[[], None]) -> None:
+        """Begin.  ``stop`` tells the engine of a stop string; ``news`` is called for text, ``over`` for the end."""
+        self._stop, self._news, self._over = stop, news, over
+        self.stream.listen(self)
 
-    def _feed(self, tokens: Sequence[int], stop: Callable[[int, int], None]) -> None:
+    def heard(self, tokens: Sequence[int]) -> None:
+        """The stream has more.  What comes after a stop string is not the answer's."""
+        if self._stopped:
+            return
         self._add(self._pipeline.feed(tokens))
-        if self._pipeline.stop_at is not None:
-            stop(self.stream.request, self._pipeline.stop_at)
+        keep = self._pipeline.stop_at
+        if keep is not None:
+            self._stopped = True
+            self._stop(self.stream.request, keep)
+        self._news()
+
+    def ended(self) -> None:
+        """The stream is over."""
+        if self.stream.error is not None:
+            self.error = self.stream.error
+        else:
+            self._end()
+        self._over()
 
     def _end(self) -> None:
         finished = self.stream.finished
@@ -103,7 +113,6 @@ class Choice:
     def _add(self, text: str) -> None:
         if text:
             self._text.append(text)
-            self._fresh.append(text)
             self.untaken += len(text)
 
 
@@ -115,25 +124,31 @@ class Generation:
         self.most_untaken = 0
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None
-        self._news = anyio.Event()
+        self._bell = Bell()
+        self._end_bell = Bell()
+        self._over = 0
         self._on_close: Callable[[Generation], None] | None = on_close
 
     def tell(self) -> None:
         """Something changed."""
-        self._news.set()
+        self._bell.ring()
         if self.overflow is not None and self.untaken > self.most_untaken:
             overflow, self.overflow = self.overflow, None
             overflow()
 
+    def tell_end(self) -> None:
+        """One of the choices is over."""
+        self._over += 1
+        self._end_bell.ring()
+        self.tell()
+
     async def news(self) -> None:
         """Wait until something changed since the last call (or has already)."""
-        if not self._news.is_set():
-            await self._news.wait()
-        self._news = anyio.Event()
+        await self._bell.heard()
 
     @property
     def ended(self) -> bool:
-        return all(choice.ended for choice in self.choices)
+        return self._over == len(self.choices)
 
     @property
     def error(self) -> StepwellError | None:
@@ -145,7 +160,10 @@ class Generation:
 
     @property
     def untaken(self) -> int:
-        return sum(choice.untaken for choice in self.choices)
+        total = 0
+        for choice in self.choices:
+            total += choice.untaken
+        return total
 
     @property
     def usage(self) -> tuple[int, int, int]:
@@ -159,15 +177,15 @@ class Generation:
 
     async def accepted(self) -> None:
         """Wait until the scheduler has judged every choice; raises its refusal."""
-        while self.error is None and not all(choice.accepted or choice.ended for choice in self.choices):
+        while self.error is None and not all(choice.accepted or choice.over for choice in self.choices):
             await self.news()
         if self.error is not None:
             raise self.error
 
     async def finished(self) -> None:
-        """Wait until every choice has ended; raises the first failure."""
+        """Wait until every choice has ended; raises the first failure.  Tokens wake nobody who waits here."""
         while self.error is None and not self.ended:
-            await self.news()
+            await self._end_bell.heard()
         if self.error is not None:
             raise self.error
 

@@ -22,10 +22,10 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.events import Event, Submitted
-from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted, Rejected
+from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
-from stepwell.core.protocols import Backend, StepResult, Tokenizer
-from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
+from stepwell.core.protocols import Backend, Tokenizer
+from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
@@ -62,7 +62,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     encode: Callable[[str], list[int]] | None = None
     """A text to complete as a prompt, with BOS where the model wants it; None: the tokenizer's ``encode``."""
     close: Callable[[], None] | None = None
-    """Called once nothing is served any more (the backend is closed by its engine)."""
+    """Called once, when nothing is served any more; not for the backend, which has its own."""
     pages: int = 0
     context: int = 0
     """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
@@ -87,23 +87,6 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = GREEDY
     klass: str = "chat"
     tenant: str = "default"
-
-
-class _Tap:
-    """The backend, with the log-probabilities of its results handed on beside the tokens."""
-
-    def __init__(self, backend: Backend, sink: Callable[[RequestId, TokenLogprob], None]) -> None:
-        self._backend = backend
-        self._sink = sink
-        self.admit = backend.admit
-        self.release = backend.release
-        self.close = backend.close
-
-    def execute(self, batch: Launch) -> StepResult:
-        result = self._backend.execute(batch)
-        for request, logprob in result.logprobs.items():
-            self._sink(request, logprob)
-        return result
 
 
 def serving_config(config: Config, model: Model) -> Config:
@@ -140,7 +123,7 @@ class Service:
         self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
         self.engine = Engine(
             self.scheduler,
-            _Tap(model.backend, self._logprob) if model.logprobs else model.backend,
+            model.backend,
             self.clock,
             observers=[*observers, self.metrics.observe, self._observe],
             token_observer=token_observer,
@@ -161,6 +144,7 @@ class Service:
         self._idle = anyio.Event()
         self._thread_limit = anyio.CapacityLimiter(THREADS)
         self._tasks: TaskGroup | None = None
+        self._ran = self._closed = False
         longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
         self._most_bytes = self.context * max(longest, 1)
         self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
@@ -177,10 +161,23 @@ class Service:
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self._look_around)
                     started()
+                    self._ran = True
                     await self.engine.run()
                     beside.cancel_scope.cancel()
         finally:
             self._tasks = None
+            self.close()
+
+    def close(self) -> None:
+        """Give back what the model holds, once, however often it is called: by ``run`` in the end, and by whoever made
+        the service, as it may never have run."""
+        if self._closed:
+            return
+        self._closed = self.draining = True
+        try:
+            if not self._ran:  # otherwise the engine closes it
+                self.model.backend.close()
+        finally:
             if self.model.close is not None:
                 self.model.close()
 
@@ -299,8 +296,7 @@ class Service:
 
     def start(self, prompts: Sequence[list[int]], wants: Wants) -> Generation:
         """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
-        tasks = self._tasks
-        if self.draining or tasks is None:
+        if self.draining or self._tasks is None:
             raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
@@ -317,7 +313,7 @@ class Service:
             generation.close()
             raise
         for choice in choices:
-            tasks.start_soon(choice.read, self.engine.stop, generation.tell)
+            choice.listen(self.engine.stop, generation.tell, generation.tell_end)
         return generation
 
     def _submit(self, place: int, index: int, prompt: list[int], wants: Wants, stops: StopStrings) -> Choice:
@@ -348,10 +344,6 @@ class Service:
         del self._open[generation]
         if not self._open:
             self._idle.set()
-
-    def _logprob(self, request: RequestId, logprob: TokenLogprob) -> None:
-        if request in self._watched:
-            self._watched[request][0].logprobs.append(logprob)
 
     def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
         """What the stream does not say: that it is in line, on the device, sent away, and what the cache had."""

@@ -7,6 +7,7 @@ early.  A mistake is answered by an ``error`` event and the socket stays open; a
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterable
 from typing import Any
@@ -40,6 +41,7 @@ class _Cancel(msgspec.Struct):
     stream_id: str | None = None
 
 
+_encode = msgspec.json.Encoder().encode
 _KIND = msgspec.json.Decoder(_Kind)
 _CREATE = msgspec.json.Decoder(Create)
 _CANCEL = msgspec.json.Decoder(_Cancel)
@@ -99,7 +101,8 @@ class _Socket:
         self._socket = socket
         self._service = service
         self._lanes: dict[str | None, _Lane] = {}
-        self._sending = anyio.Lock()
+        # Not anyio's, which gives the loop a turn even if nobody holds it: that is a task switch a chunk.
+        self._sending = asyncio.Lock()
         self._most = int(service.limits.body_mib * (1 << 20))
         self._tasks: TaskGroup
         self._watch = Watch(service.clock.now_ns, service.limits.send_timeout_s, self._drop)
@@ -237,7 +240,7 @@ class _Socket:
         async with self._sending:
             for event in events:
                 self._watch.sending()
-                await self._socket.send({"type": "websocket.send", "text": msgspec.json.encode(event).decode()})
+                await self._socket.send({"type": "websocket.send", "text": _encode(event).decode()})
                 self._watch.sent()
 
     async def _say_error(self, error: StepwellError, lane: str | None, status: int = 0) -> None:

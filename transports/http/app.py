@@ -20,7 +20,7 @@ from stepwell.core.metrics import CONTENT_TYPE
 from stepwell.transports.errors import Refusal
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, check_model, completions
-from stepwell.transports.http.sse import ClientGone
+from stepwell.transports.http.sse import ClientGone, DirectSend
 from stepwell.transports.service import Service
 from stepwell.transports.websocket import responses_socket
 
@@ -62,7 +62,7 @@ def create_app(service: Service) -> Starlette:
     )
     app = Starlette(
         routes=routes,
-        middleware=[cors] if origins else [],
+        middleware=[Middleware(DirectSend), *([cors] if origins else [])],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

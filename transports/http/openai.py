@@ -87,32 +87,33 @@ class _Shape:
 
     def events(self, generation: Generation) -> bytes:
         """What is new, framed: text of every choice that has some, and its end once."""
-        return b"".join([frame for choice in generation.choices for frame in self._news(generation, choice)])
+        frames: list[bytes] = []
+        for choice in generation.choices:
+            self._news(generation, choice, frames)
+        return b"".join(frames)
 
-    def _news(self, generation: Generation, choice: Choice) -> Iterator[bytes]:
+    def _news(self, generation: Generation, choice: Choice, frames: list[bytes]) -> None:
         index = choice.index
         if index not in self._greeted:
             self._greeted.add(index)
-            for body in self.opening(index):
-                yield sse.data(self._chunk(generation, index, body, None))
+            frames += [sse.data(self._chunk(generation, index, body, None)) for body in self.opening(index)]
         text, start, stop = choice.take()
         logprobs = self.logprobs(choice, start, stop) if choice.logprobs and stop > start else None
         if logprobs is not None or self.running_usage:
             if text or logprobs:
-                yield sse.data(self._chunk(generation, index, self.delta(text), None, logprobs))
+                frames.append(sse.data(self._chunk(generation, index, self.delta(text), None, logprobs)))
         elif text:
-            before, after = self._frame_of(generation, index)
-            yield before + _encode(text) + after
+            before, after = self._frames.get(index) or self._frame_of(generation, index)
+            frames += (before, _encode(text), after)
         if choice.reason and index not in self._ended:
             self._ended.add(index)
-            yield sse.data(self._chunk(generation, index, self.last_delta(), choice.reason))
+            frames.append(sse.data(self._chunk(generation, index, self.last_delta(), choice.reason)))
 
     def _frame_of(self, generation: Generation, index: int) -> tuple[bytes, bytes]:
         """What stands around the text of a choice's chunks: the same every time, so it is encoded once."""
-        if index not in self._frames:
-            before, _, after = sse.data(self._chunk(generation, index, self.delta(_PLACE), None)).partition(_PLACED)
-            self._frames[index] = before, after
-        return self._frames[index]
+        before, _, after = sse.data(self._chunk(generation, index, self.delta(_PLACE), None)).partition(_PLACED)
+        self._frames[index] = before, after
+        return before, after
 
     def _chunk(
         self, generation: Generation, index: int, body: Json, reason: str | None, logprobs: Json | None = None

@@ -3,6 +3,9 @@
 An event stream watches three things at once: news of the answer, the client (who may leave), and the time (a comment
 when nothing was said for a while).  It never holds the engine up.  What a slow client has not taken grows together into
 larger pieces; a client that takes nothing at all, or falls too far behind, is dropped.
+
+A chunk goes out for every stream and every step, so its way is short: the task that sends does nothing else, and its
+chunks go past the layers of the application that look at heads only.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import anyio
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stepwell.core.errors import CapacityError
 from stepwell.transports.errors import Refusal
@@ -37,6 +40,22 @@ def data(value: object) -> bytes:
 def error(refusal: Refusal) -> bytes:
     """A failure in the middle: some clients look for the event's name, others for the data, and all for the end."""
     return b"event: error\ndata: " + refusal.body + b"\n\n" + DONE
+
+
+_DIRECT = "stepwell.send"
+
+
+class DirectSend:
+    """The outermost layer: lets an event stream send its chunks without any layer between it and the server.
+
+    Its head goes through all of them, as everything else does.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, _DIRECT: send}, receive, send)
 
 
 Events = Callable[[Generation], bytes]
@@ -63,13 +82,11 @@ class EventStream(Response):
         self._closing = closing
         self._over = False
         self._silent = False
-        self._send: Send
         self._watch: Watch
         self._scope: anyio.CancelScope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service, limits, generation = self._service, self._service.limits, self._generation
-        self._send = send
         watch = Watch(
             service.clock.now_ns, limits.send_timeout_s, self._drop, ping_s=limits.ping_s, silent=self._be_silent
         )
@@ -78,9 +95,8 @@ class EventStream(Response):
                 async with anyio.create_task_group() as tasks:
                     self._scope = tasks.cancel_scope
                     generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
-                    tasks.start_soon(self._watch_client, receive)
-                    await self._stream()
-                    tasks.cancel_scope.cancel()
+                    tasks.start_soon(self._stream, send, scope.get(_DIRECT, send))
+                    await self._watch_client(receive)
         except* OSError:
             service.metrics.count("disconnected")
         finally:
@@ -99,34 +115,39 @@ class EventStream(Response):
             pass
         if not self._over:
             self._service.metrics.count("disconnected")
-            self._scope.cancel()
+        self._scope.cancel()
 
-    async def _stream(self) -> None:
-        await self._put({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+    async def _stream(self, send_head: Send, send: Send) -> None:
+        watch, generation = self._watch, self._generation
+        watch.sending()
+        await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        watch.sent()
+        while not self._over:
+            body = self._next()
+            if body:
+                watch.sending()
+                await send({"type": "http.response.body", "body": body, "more_body": not self._over})
+                watch.sent()
+            if not self._over:
+                await generation.news()
+        self._scope.cancel()
+
+    def _next(self) -> bytes:
+        """What there is to say; sets ``_over`` if it is the last."""
         generation = self._generation
-        while True:
-            failed, over = generation.error, generation.ended
-            body = self._events(generation)
-            if failed is not None:
-                generation.cancel()
-                await self._body(body + error(self._service.refusal(failed)), more=False)
-                return
-            if over:
-                await self._body(body + self._closing(generation) + DONE, more=False)
-                return
-            if body or self._silent:
-                self._silent = False
-                await self._body(body or PING, more=True)
-            await generation.news()
-
-    async def _body(self, body: bytes, *, more: bool) -> None:
-        self._over = not more
-        await self._put({"type": "http.response.body", "body": body, "more_body": more})
-
-    async def _put(self, message: dict[str, Any]) -> None:
-        self._watch.sending()
-        await self._send(message)
-        self._watch.sent()
+        failed, ended = generation.error, generation.ended
+        body = self._events(generation)
+        if failed is not None:
+            self._over = True
+            generation.cancel()
+            return body + error(self._service.refusal(failed))
+        if ended:
+            self._over = True
+            return body + self._closing(generation) + DONE
+        if self._silent:
+            self._silent = False
+            return body or PING
+        return body
 
 
 async def unless_gone(request: Request, service: Service, work: Callable[[], Any]) -> Any:

@@ -57,7 +57,7 @@ class FastRunner:
         device, dtype, size = self._model.device, self._model.dtype, self._cache.page_size
         members = len(work.tokens)
         tokens, positions, slots = [work.tokens], [work.positions], [_slots(work.tables, work.positions, size)]
-        pieces: list[tuple[int, int, Tensor, Tensor]] = []
+        pieces: list[tuple[int, int, Tensor, Tensor | None]] = []
         wanted = list(range(members))
         at = members
         for each in work.slices:
@@ -67,7 +67,8 @@ class FastRunner:
             tokens.append(np.array(each.row.tokens[each.start : end], np.int64))
             positions.append(where)
             slots.append(pages[where // size] * size + where % size)
-            mask = reference.slice_mask(each.start, each.count, len(pages) * size, dtype, device)
+            width = len(pages) * size
+            mask = reference.slice_mask(each.start, each.count, width, dtype, device) if each.start else None
             pieces.append((at, at + each.count, torch.from_numpy(pages).to(device), mask))
             at += each.count
             if each.samples:
@@ -93,13 +94,6 @@ class FastRunner:
         return self._model.logits(states)
 
 
-class _Tile(msgspec.Struct, frozen=True):
-    """``slots`` of positions 0, 1, …: of each row, or one row of them for a tile of one request."""
-
-    slots: Tensor
-    positions: Tensor
-
-
 class TiledRunner:
     """Tiles of ``TILE`` rows: of one slice each, or of members of the group; what is missing is padding."""
 
@@ -113,7 +107,7 @@ class TiledRunner:
         tokens: list[Ints] = []
         positions: list[Ints] = []
         slots: list[Ints] = []
-        tiles: list[_Tile] = []
+        tiles: list[list[fixed.Chunk]] = []
         wanted = list(range(len(work.tokens)))
         at = 0
         for first in range(0, len(work.tokens), TILE):
@@ -143,7 +137,7 @@ class TiledRunner:
             reference.write(values, slot, value)
             keys, values = keys.flatten(0, 1), values.flatten(0, 1)
             parts = zip(query.chunk(len(tiles)), tiles, strict=True)
-            return torch.cat([fixed.tile(part, keys, values, tile.slots, tile.positions) for part, tile in parts])
+            return torch.cat([fixed.tile(part, keys, values, chunks) for part, chunks in parts])
 
         states = self._model.forward(_tensor(tokens, device), _tensor(positions, device), attend)
         padded = wanted + [0] * (-len(wanted) % TILE)
@@ -158,11 +152,11 @@ class TiledRunner:
         found = tables[:, where // size] * size + where % size
         return np.pad(found, ((0, 0), (0, -length % fixed.CHUNK)), constant_values=self._nowhere)
 
-    def _tile(self, context: Ints, positions: Ints) -> _Tile:
+    def _tile(self, context: Ints, positions: Ints) -> list[fixed.Chunk]:
         device = self._model.device
-        if len(context) > 1 or len(positions) == 1:
+        if len(context) > 1:
             context = np.pad(context, ((0, TILE - len(context)), (0, 0)), constant_values=self._nowhere)
-        return _Tile(torch.from_numpy(context).to(device), torch.from_numpy(_padded(positions, 0)).to(device))
+        return fixed.chunks(torch.from_numpy(context).to(device), torch.from_numpy(_padded(positions, 0)).to(device))
 
 
 def _slots(tables: Ints, positions: Ints, size: int) -> Ints:

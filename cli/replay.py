@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", metavar="NAME", help="execute the plans on this backend: torch, echo")
     parser.add_argument("--model", metavar="MODEL", help=f"what the backend loads ({MODEL})")
     parser.add_argument("--dtype", metavar="DTYPE", help="float32 or bfloat16 (auto)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of the processor (as many as torch takes)")
+    parser.add_argument("--threads", type=int, metavar="N", help="of the processor (all cores but one)")
     parser.add_argument("--limit", type=int, metavar="STEPS", help="execute so many steps at most (all)")
     parser.add_argument("--json", action="store_true", help="times as JSON: an object a shape, and one of the total")
 

@@ -139,7 +139,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """What clients call it; empty: the last part of ``path``."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
-    """Of the processor; 0: as many as torch takes."""
+    """Of the processor; 0: all cores but one, which is left to the process that serves."""
     deterministic: bool = False
     """The same answer to the last bit whatever else runs beside a request; slower."""
 

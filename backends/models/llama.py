@@ -1,8 +1,9 @@
 """The Llama family, written for many rows at once: a row is one token of one request, at one position.
 
 Attention is the caller's: it alone knows which rows belong together and where their keys and values lie.  Everything
-else treats every row alike, and in tiles: one tile of all rows normally, tiles of a fixed height where a row's result
-may not depend on its company.
+else treats every row alike.  Where a row's result may not depend on its company, only what is exact (sums and products
+of two numbers, copies) is done on all rows at once; the rest on tiles of a fixed height, since how sums are ordered and
+how curves are approximated may depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stepwell.backends.models.matrix import Matrix
+from stepwell.backends.models.matrix import Linear, Matrix, SteadyMatrices
 from stepwell.backends.weights.source import ModelShape, ModelSource, RopeScaling
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -26,20 +27,21 @@ class _Layer:
 
     __slots__ = ("attention_norm", "down", "gate_up", "mlp_norm", "out", "qkv")
 
-    def __init__(self, take: Callable[[str], Tensor], prefix: str) -> None:
+    def __init__(self, take: Callable[[str], Tensor], prefix: str, matrix: Callable[[Tensor], Linear]) -> None:
         def named(*names: str) -> Tensor:
             return torch.cat([take(f"{prefix}.{name}.weight") for name in names]).contiguous()
 
         self.attention_norm = named("input_layernorm")
-        self.qkv = Matrix(named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
-        self.out = Matrix(named("self_attn.o_proj"))
+        self.qkv = matrix(named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
+        self.out = matrix(named("self_attn.o_proj"))
         self.mlp_norm = named("post_attention_layernorm")
-        self.gate_up = Matrix(named("mlp.gate_proj", "mlp.up_proj"))
-        self.down = Matrix(named("mlp.down_proj"))
+        self.gate_up = matrix(named("mlp.gate_proj", "mlp.up_proj"))
+        self.down = matrix(named("mlp.down_proj"))
 
 
 class Llama:
-    """The weights, and what is computed with them.  ``tile`` rows are computed together; 0: all."""
+    """The weights, and what is computed with them.  ``tile``: a row's result does not depend on its company, and rows
+    come in multiples of it; 0: in any number."""
 
     def __init__(self, source: ModelSource, dtype: torch.dtype, device: torch.device, tile: int = 0) -> None:
         config = self.config = source.config
@@ -51,50 +53,45 @@ class Llama:
             return source.tensor(name).to(device=device, dtype=dtype)
 
         self.embedding = take("model.embed_tokens.weight").contiguous()
-        self.layers = [_Layer(take, f"model.layers.{index}") for index in range(config.layers)]
+        matrix: Callable[[Tensor], Linear] = SteadyMatrices(tile) if tile else Matrix
+        self.layers = [_Layer(take, f"model.layers.{index}", matrix) for index in range(config.layers)]
         self.norm = take("model.norm.weight")
-        self.output = Matrix(self.embedding if config.tied else take("lm_head.weight"))
+        self.output = matrix(self.embedding if config.tied else take("lm_head.weight"))
         assert not missing, f"parameters never filled: {list(missing)}"
         self._frequencies = rope_frequencies(config).to(device)
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of all parameters, a tied matrix counted once."""
-        layers: list[Tensor | Matrix] = [getattr(layer, name) for layer in self.layers for name in _Layer.__slots__]
-        rest = [self.embedding, self.norm] + ([] if self.config.tied else [self.output])
+        """Memory of all parameters.  A tied matrix is held twice if it is packed: rows are looked up in the other."""
+        layers: list[Tensor | Linear] = [getattr(layer, name) for layer in self.layers for name in _Layer.__slots__]
+        rest = [self.embedding, self.norm] + ([] if self.output.weight is self.embedding else [self.output])
         return sum(each.nbytes for each in [*rest, *layers])
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """The last hidden state of every row.  With tiles, the rows are a multiple of their height."""
-        tiles = tokens.shape[0] // self.tile if self.tile else 1
-        states = list(F.embedding(tokens, self.embedding).chunk(tiles))
-        turns = [self._turn(each) for each in positions.chunk(tiles)]
+        """The last hidden state of every row."""
+        states = F.embedding(tokens, self.embedding)
+        turn = self._turn(positions)
         for index, layer in enumerate(self.layers):
-            split = [self._attention_input(layer, state, turn) for state, turn in zip(states, turns, strict=True)]
-            if tiles == 1:
-                mixed = [attend(index, *split[0]).flatten(1)]
-            else:
-                parts = [torch.cat(each) for each in zip(*split, strict=True)]
-                mixed = list(attend(index, *parts).flatten(1).chunk(tiles))
-            states = [self._finish(layer, state, each) for state, each in zip(states, mixed, strict=True)]
-        return states[0] if tiles == 1 else torch.cat(states)
+            mixed = attend(index, *self._attention_input(layer, states, turn))
+            states = self._finish(layer, states, mixed.flatten(1))
+        return states
 
     def logits(self, states: Tensor) -> Tensor:
         """Scores over the vocabulary of each row, in float32."""
-        tiles = states.shape[0] // self.tile if self.tile else 1
-        out = [self.output(self._normed(each, self.norm)).float() for each in states.chunk(tiles)]
-        return out[0] if tiles == 1 else torch.cat(out)
+        return self.output(self._normed(states, self.norm)).float()
+
+    def _tiled(self, work: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """What is not exact; see the module."""
+        return torch.cat([work(part) for part in rows.chunk(rows.shape[0] // self.tile)]) if self.tile else work(rows)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
         """Root mean square norm, its mean taken in float32."""
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config.norm_eps)
-        return (wide * scale).to(x.dtype) * weight
+        return self._tiled(lambda part: F.rms_norm(part, weight.shape, weight, self.config.norm_eps), x)
 
     def _turn(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine of the angles by which each row's heads are turned: [rows, 1, dim]."""
         angles = positions[:, None, None].float() * self._frequencies
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = self._tiled(torch.cos, angles), self._tiled(torch.sin, angles)
         return torch.cat((cos, cos), -1).to(self.dtype), torch.cat((-sin, sin), -1).to(self.dtype)
 
     def _attention_input(self, layer: _Layer, x: Tensor, turn: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,13 +100,13 @@ class Llama:
         turning = config.heads + config.kv_heads
         query_key, value = heads[:, :turning], heads[:, turning:]
         cos, sin = turn
-        turned = torch.addcmul(query_key * cos, query_key.roll(config.head_dim // 2, dims=-1), sin)
+        turned = (query_key * cos).add_(query_key.roll(config.head_dim // 2, dims=-1).mul_(sin))
         return turned[:, : config.heads], turned[:, config.heads :], value
 
     def _finish(self, layer: _Layer, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + layer.out(mixed)
+        x = layer.out(mixed).add_(x)
         gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-        return x + layer.down(F.silu(gate) * up)
+        return layer.down(self._tiled(F.silu, gate).mul_(up)).add_(x)
 
 
 def rope_frequencies(config: ModelShape) -> Tensor:

@@ -290,5 +290,4 @@ def test_what_cannot_be_is_refused(model: Path) -> None:
 def test_info_says_what_was_found(model: Path) -> None:
     info = make(model, pages=10, page_size=8, host_pages=2).info
     assert (info.vocab_size, info.context, info.dtype, info.page_bytes) == (160, 80, "float32", 2 * 2 * 8 * 2 * 16 * 4)
-    assert info.weight_bytes == 4 * sum(tensor.numel() for tensor in weights().values())
     assert info.possible_pages > 10

@@ -8,43 +8,64 @@ exp(0) = 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 CHUNK = 128
 """Positions of keys that are taken together."""
 
+Chunk = tuple[Tensor, Tensor | None]
+"""Slots of consecutive positions, [height, CHUNK] or [1, CHUNK] if all rows are of one request; and which of them lie
+beyond each row, [height, 1, CHUNK], or None if none do."""
 
-def tile(query: Tensor, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-    """A tile of queries [height, heads, dim] at their ``positions`` [height].
 
-    ``keys`` and ``values`` are flat: [slots, kv heads, dim].  ``slots`` says where positions 0, 1, … of each row lie:
-    [height, n × CHUNK], or [1, n × CHUNK] if all rows are of one request; padded with any slot that exists.
+def chunks(slots: Tensor, positions: Tensor) -> list[Chunk]:
+    """Of a tile whose rows are at ``positions`` [height]; ``slots`` says where positions 0, 1, … of each row lie:
+    [height or 1, n × CHUNK], padded with any slot that exists."""
+    made: list[Chunk] = []
+    for first in range(0, slots.shape[1], CHUNK):
+        beyond = torch.arange(first, first + CHUNK, device=positions.device) > positions[:, None]
+        made.append((slots[:, first : first + CHUNK], beyond[:, None] if bool(beyond.any()) else None))
+    return made
+
+
+def tile(query: Tensor, keys: Tensor, values: Tensor, chunks: Sequence[Chunk]) -> Tensor:
+    """A tile of queries [height, heads, dim].  ``keys`` and ``values`` are flat: [slots, kv heads, dim].
+
+    Inside, key-value heads come first: [kv heads, height, query heads of each, …].
     """
     height, heads, dim = query.shape
     kv_heads = keys.shape[1]
-    batch, groups = height * kv_heads, heads // kv_heads
-    scaled = (query * dim**-0.5).reshape(batch, groups, dim)
-    best = torch.full((batch, groups, 1), -torch.inf, dtype=query.dtype, device=query.device)
-    total = torch.zeros_like(best)
-    mixed = torch.zeros((batch, groups, dim), dtype=query.dtype, device=query.device)
-    for first in range(0, slots.shape[1], CHUNK):
-        where = slots[:, first : first + CHUNK]
-        key, value = _chunk(keys, where, height), _chunk(values, where, height)
-        beyond = torch.arange(first, first + CHUNK, device=query.device) > positions[:, None]
-        masked = beyond[:, None, None].expand(height, kv_heads, groups, CHUNK).reshape(batch, groups, CHUNK)
-        scores = torch.bmm(scaled, key.transpose(1, 2)).masked_fill(masked, -torch.inf)
+    groups = heads // kv_heads
+    scaled = (query * dim**-0.5).view(height, kv_heads, groups, dim).transpose(0, 1).contiguous()
+    best = scaled.new_full((kv_heads, height, groups, 1), -torch.inf)
+    total, mixed = torch.zeros_like(best), torch.zeros_like(scaled)
+    for slots, beyond in chunks:
+        key, value = _chunk(keys, slots, height), _chunk(values, slots, height)
+        scores = _products(scaled, key.transpose(2, 3))
+        if beyond is not None:
+            scores.masked_fill_(beyond, -torch.inf)
         highest = torch.maximum(best, scores.amax(-1, keepdim=True))
-        weights = (scores - highest).exp()
-        fade = (best - highest).exp()
-        total = total * fade + weights.sum(-1, keepdim=True)
-        mixed = mixed * fade + torch.bmm(weights, value)
+        weights = scores.sub_(highest).exp_()
+        fade = (best - highest).exp_()
+        total.mul_(fade).add_(weights.sum(-1, keepdim=True))
+        mixed.mul_(fade).add_(_products(weights, value))
         best = highest
-    return (mixed / total).view(height, heads, dim)
+    return (mixed / total).transpose(0, 1).reshape(height, heads, dim)
 
 
-def _chunk(cache: Tensor, where: Tensor, height: int) -> Tensor:
-    """Keys (or values) of a chunk for every row of the tile: [height × kv heads, CHUNK, dim], always laid out alike."""
-    kv_heads, dim = cache.shape[1:]
-    found = cache.index_select(0, where.flatten()).view(-1, CHUNK, kv_heads, dim).transpose(1, 2).contiguous()
-    return found.expand(height, -1, -1, -1).reshape(height * kv_heads, CHUNK, dim)
+def _chunk(cache: Tensor, slots: Tensor, height: int) -> Tensor:
+    """Keys (or values) of a chunk for every row of the tile: [kv heads, height, CHUNK, dim].  Those of one request are
+    not repeated in memory."""
+    found = cache.index_select(0, slots.flatten()).view(-1, CHUNK, *cache.shape[1:])
+    return found.permute(2, 0, 1, 3).expand(-1, height, -1, -1)
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """Of small matrices, one for every key-value head and row."""
+    out = left.new_empty((*left.shape[:3], right.shape[3]))
+    for head in range(left.shape[0]):
+        torch.bmm(left[head], right[head], out=out[head])
+    return out

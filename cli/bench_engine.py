@@ -173,7 +173,7 @@ def _in_words(line: Line) -> str:
 
 @contextmanager
 def _server(args: argparse.Namespace, running: Server | None) -> Iterator[Server]:
-    """The one that runs already, or one of our own on a free port, which ends with this."""
+    """The one that runs already, or one of our own on a free port, which ends with this, even if it is told to."""
     if running is not None:
         yield running
         return
@@ -182,11 +182,13 @@ def _server(args: argparse.Namespace, running: Server | None) -> Iterator[Server
     command = [sys.executable, "-m", "stepwell", "serve", "--port", "0", "--log-level", "error"]
     command += [word for name, value in given.items() if value is not None for word in (name, value)]
     command += [word for setting in settings for word in ("--set", setting)]
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield look(_url_of(process))
     finally:
         _stop(process)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _url_of(process: subprocess.Popen[str]) -> str:

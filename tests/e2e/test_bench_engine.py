@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stepwell.cli.load_requests import lengths
+from stepwell.tests.cli.hand import call
 from stepwell.tests.e2e.serving import PATIENCE_S, serving
 
 FIELDS = ["engine", "precision", "workload", "tokens_per_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms"]
@@ -61,6 +62,16 @@ def test_a_server_that_runs_already_and_answers_short() -> None:
         assert line["wrong"][0].endswith("answers")
         assert "tokens, got" in line["wrong"][1]
         assert server.process.poll() is None
+
+
+def test_the_host_path_is_a_row_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("stepwell.cli.bench_engine.HOST_STREAMS", 8)
+    status, out, _ = call(capsys, "bench", "engine", "--workload", "host-path", "--json")
+    _, line = map(json.loads, out.splitlines())
+    assert status == 0
+    assert [name for name in line if name in FIELDS] == FIELDS
+    assert line["workload"] == "host path, 8 streams"
+    assert 0 < line["step_p50_us"] <= line["step_p99_us"]
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for the server in /proc")

@@ -27,6 +27,8 @@ from stepwell.sim.bench import Line, as_json, machine
 from stepwell.sim.stats import percentiles
 
 MODEL = "smollm2"
+HOST_PATH = "host-path"
+HOST_STREAMS = 256
 STOP_S = 20.0
 """For the server to end after it was asked to."""
 
@@ -81,8 +83,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="measure a server that runs already, of any engine")
     parser.add_argument("--engine", default="stepwell", metavar="NAME", help="what the rows call it (stepwell)")
     parser.add_argument("--precision", metavar="TEXT", help="what the rows say of it (what the server says)")
+    names = [*WORKLOADS, HOST_PATH]
     parser.add_argument(
-        "--workload", action="append", default=[], choices=WORKLOADS, help="only this one (repeat it for several)"
+        "--workload", action="append", default=[], choices=names, help="only this one (may be repeated)"
     )
     parser.add_argument("--runs", type=int, default=1, metavar="N", help="runs a workload, the median counts (1)")
     parser.add_argument(
@@ -97,23 +100,60 @@ def run(args: argparse.Namespace) -> int:
     """Exit status 1 if an answer was not what was asked for."""
     if args.runs < 1 or args.requests < 1:
         raise UserError(f"must be at least 1 run and 1 request, not {args.runs} and {args.requests}", field="runs")
+    names = dict.fromkeys(args.workload or [*WORKLOADS, *([] if args.url else [HOST_PATH])])
+    loads = [WORKLOADS[name] for name in names if name != HOST_PATH]
+    first = machine()
+    print(as_json(first) if args.json else f"machine: {first['loop_ns_per_iteration']} ns an iteration of plain Python")
+    good = _load(args, loads) if loads else True
+    if HOST_PATH in names:
+        line = _host_path(args.runs)
+        words = f"{line['workload']}: {line['step_p50_us']} µs a step (p99 {line['step_p99_us']})"
+        print(as_json(line) if args.json else words, flush=True)
+    return 0 if good else 1
+
+
+def _load(args: argparse.Namespace, workloads: Sequence[Workload]) -> bool:
+    """Put a server under these loads, one after another.  Whether all answers were what was asked for."""
     running = look(args.url) if args.url else None
     prompts = Prompts(read_corpus(args.corpus) if args.corpus else own_corpus(encoder_of(args.model)), args.run)
     good = True
-    first = machine()
-    print(as_json(first) if args.json else f"machine: {first['loop_ns_per_iteration']} ns an iteration of plain Python")
     with _server(args, running) as server:
         precision = args.precision or server.precision or args.dtype or "auto"
         if not args.json:
             print(f"{args.engine}, {precision}, model {server.model}")
             print(_ROW.format("workload", "tokens/s", "TTFT p50 ms", "ITL p50 ms", "ITL p99 ms", "").rstrip())
         play(server, [prompts.ask(32, 8)], 1)  # whatever is made on first use is made now
-        for name in dict.fromkeys(args.workload or WORKLOADS):
-            line = _measure(server, WORKLOADS[name], prompts, args.runs, args.requests)
+        for workload in workloads:
+            line = _measure(server, workload, prompts, args.runs, args.requests)
             good = good and "wrong" not in line
             line = {"bench": "engine", "build": build_kind(), "engine": args.engine, "precision": precision} | line
             print(as_json(line) if args.json else _in_words(line), flush=True)
-    return 0 if good else 1
+    return good
+
+
+def _host_path(runs: int) -> Line:
+    """What Stepwell's own process does for a step beside the model; the device takes no time, so there is no speed."""
+    from stepwell.cli.bench_host import measure_host_path  # lazy: an extra
+
+    loop_ns = machine()["loop_ns_per_iteration"]
+    found = [measure_host_path(HOST_STREAMS) for _ in range(runs)]
+    return {
+        "bench": "engine",
+        "build": build_kind(),
+        "engine": "stepwell",
+        "precision": "none",
+        "workload": f"host path, {HOST_STREAMS} streams",
+        "tokens_per_s": None,
+        "ttft_p50_ms": None,
+        "itl_p50_ms": None,
+        "itl_p99_ms": None,
+        "step_p50_us": round(median(each.p50_us for each in found), 1),
+        "step_p99_us": round(median(each.p99_us for each in found), 1),
+        "steps": found[0].steps,
+        "tokenizer": found[0].tokenizer,
+        "runs": runs,
+        "loop_ns": loop_ns,
+    }
 
 
 def _measure(server: Server, workload: Workload, prompts: Prompts, runs: int, requests: int) -> Line:
@@ -173,7 +213,7 @@ def _in_words(line: Line) -> str:
 
 @contextmanager
 def _server(args: argparse.Namespace, running: Server | None) -> Iterator[Server]:
-    """The one that runs already, or one of our own on a free port, which ends with this."""
+    """The one that runs already, or one of our own on a free port, which ends with this, even if it is told to."""
     if running is not None:
         yield running
         return
@@ -182,11 +222,13 @@ def _server(args: argparse.Namespace, running: Server | None) -> Iterator[Server
     command = [sys.executable, "-m", "stepwell", "serve", "--port", "0", "--log-level", "error"]
     command += [word for name, value in given.items() if value is not None for word in (name, value)]
     command += [word for setting in settings for word in ("--set", setting)]
+    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         yield look(_url_of(process))
     finally:
         _stop(process)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _url_of(process: subprocess.Popen[str]) -> str:

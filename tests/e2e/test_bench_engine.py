@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stepwell.cli.load_requests import lengths
+from stepwell.tests.cli.hand import call
 from stepwell.tests.e2e.serving import PATIENCE_S, serving
 
 FIELDS = ["engine", "precision", "workload", "tokens_per_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms"]
@@ -59,6 +62,33 @@ def test_a_server_that_runs_already_and_answers_short() -> None:
         assert line["wrong"][0].endswith("answers")
         assert "tokens, got" in line["wrong"][1]
         assert server.process.poll() is None
+
+
+def test_the_host_path_is_a_row_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("stepwell.cli.bench_engine.HOST_STREAMS", 8)
+    status, out, _ = call(capsys, "bench", "engine", "--workload", "host-path", "--json")
+    _, line = map(json.loads, out.splitlines())
+    assert status == 0
+    assert [name for name in line if name in FIELDS] == FIELDS
+    assert line["workload"] == "host path, 8 streams"
+    assert 0 < line["step_p50_us"] <= line["step_p99_us"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks for the server in /proc")
+def test_its_server_ends_with_it() -> None:
+    slow = "cost.options={base_ns=500000000,prefill_token_ns=0,decode_request_ns=0,kv_token_ps=0,swap_page_ns=0}"
+    command = [sys.executable, "-m", "stepwell", "bench", "engine", "--model", "echo", "--set", slow]
+    command += ["--set", "server.drain_s=0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("workload"):
+            break
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.terminate()
+    assert process.wait(PATIENCE_S) == 143
+    process.stdout.close()
+    assert not Path(f"/proc/{child}").exists()
 
 
 def test_a_server_that_does_not_start() -> None:

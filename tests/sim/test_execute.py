@@ -189,7 +189,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert call(capsys, "sim", hand.scenario(tmp_path), "--journal", path)[0] == 0
     status, out, _ = call(capsys, "replay", path, "--backend", "echo")
     assert status == 0
-    assert "measured p50" in out
+    assert "medians by prefill tokens" in out
     assert out.splitlines()[-1] == "28 steps: measured 0.00 s, predicted 0.00 s, ratio 1.00"
     out = call(capsys, "replay", path, "--backend", "echo", "--json", "--limit", "13")[1]
     *rows, total = map(msgspec.json.decode, out.splitlines())

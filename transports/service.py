@@ -24,6 +24,7 @@ from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
+from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
@@ -56,7 +57,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """What is served.  ``pages`` replaces ``memory.pages`` if the backend measured what it has room for."""
 
     name: str
-    backend: Backend
+    backend: Backend | Place
+    """By itself it is executed on the event loop."""
     tokenizer: Tokenizer
     template: ChatTemplate
     encode: Callable[[str], list[int]] | None = None

@@ -53,6 +53,11 @@ class Place(Protocol):
     """What the engine asks of wherever steps are executed.  One step at a time."""
 
     @property
+    def where(self) -> str:
+        """For people."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """Why no step can be executed right now; empty if all is well."""
         ...
@@ -87,6 +92,7 @@ class Place(Protocol):
 class Inline:
     """On the event loop, which waits meanwhile: for tests, virtual time, and backends that take none."""
 
+    where = "on the event loop"
     trouble = ""
 
     def __init__(self, backend: Backend) -> None:
@@ -131,6 +137,7 @@ class Threaded:
     The event loop goes on, as far as the backend gives up the interpreter's lock.
     """
 
+    where = "in a thread"
     trouble = ""
 
     def __init__(self, backend: Backend) -> None:

@@ -35,6 +35,8 @@ MAX_DEATHS = 5
 """So often in a row, without one finished step, the process may die or not come up; then the engine stops."""
 OPEN_S = 600.0
 """Loading a model takes no longer."""
+BACKOFF_S = 0.25
+"""Before the second try in a row; doubled with each further one."""
 GOODBYE_S = 1.0
 """A process that is told to end may finish its step for so long."""
 
@@ -155,6 +157,10 @@ class Process:
         return self._info
 
     @property
+    def where(self) -> str:
+        return f"in worker process {self.pid}"
+
+    @property
     def pid(self) -> int:
         """Of the process that executes now."""
         return self._worker.pid
@@ -232,7 +238,7 @@ class Process:
         while True:
             if self._deaths > MAX_DEATHS:
                 raise InvariantError(f"{self.trouble.partition(';')[0]}, {self._deaths} times without a finished step")
-            await anyio.sleep(0 if self._deaths == 1 else 0.25 * 2**self._deaths)
+            await anyio.sleep(0 if self._deaths == 1 else BACKOFF_S * 2 ** (self._deaths - 2))
             self._worker = WorkerProcess(self._config)
             try:
                 await anyio.to_thread.run_sync(self._worker.opened, abandon_on_cancel=True)

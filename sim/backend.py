@@ -129,14 +129,9 @@ class EchoBackend:
 
     def release(self, request: RequestId) -> None:
         self._mirror.release(request)
-<<<<<<< HEAD
-        self._prompts.pop(request, None)
-        self._said.pop(request, None)
-        self._endless.discard(request)
-=======
         for each in (self._prompts, self._before, self._said):
             each.pop(request, None)
->>>>>>> b372389 (wip)
+        self._endless.discard(request)
 
     def close(self) -> None:
         """Nothing is held."""

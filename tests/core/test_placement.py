@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from stepwell.core.build import build_scheduler
@@ -226,28 +227,46 @@ def test_a_step_that_raises_in_its_thread_stops_the_engine() -> None:
     until(lambda: backend.closed)
 
 
-def test_a_process_that_dies_again_and_again_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each time on the same step; nobody waits for ever."""
+DEADLY = """
+import os, sys
+sys.path[:] = {path!r}
+from stepwell.core import worker
+worker.carry_out = lambda backend, batch: os._exit(7)
+worker.main({descriptor})
+"""
+"""A worker that every step kills."""
+
+
+@pytest.mark.parametrize("max_failures", [0, 2])
+def test_ro_3_what_kills_every_process_is_given_up(monkeypatch: pytest.MonkeyPatch, max_failures: int) -> None:
+    """The request, if its failures are counted; otherwise the engine stops.  Nobody waits for ever."""
+    monkeypatch.setattr("stepwell.core.placement_process._PROGRAM", DEADLY)
+    monkeypatch.setattr("stepwell.core.placement_process.BACKOFF_S", 0.0)
+
+    async def visit(engine: Engine, place: Place) -> None:
+        stream = engine.submit([1, 2, 3], 9)
+        if max_failures:
+            assert (await stream.wait()).reason == "error"
+        else:
+            with pytest.raises(InvariantError, match="ended with status 7, 6 times without a finished step"):
+                await stream.wait()
+
+    engine, events = serve(config_of("process", max_failures=max_failures), visit)
+    assert bool(engine.failed) == (not max_failures)
+    assert len(failures(events)) == (max_failures + 1 if max_failures else 5)
+
+
+def test_a_process_that_does_not_come_up_again_stops_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepwell.core.placement_process.BACKOFF_S", 0.0)
 
     async def visit(engine: Engine, place: Place) -> None:
         assert isinstance(place, Process)
-        stream = engine.submit([1, 2, 3], 9)
-        async with anyio.create_task_group() as tasks:
+        place._config = msgspec.structs.replace(place._config, model=ModelConfig(path="/nowhere.gguf"))
+        os.kill(place.pid, signal.SIGKILL)
+        with pytest.raises(InvariantError, match="without a finished step"):
+            await engine.submit([1, 2, 3], 9).wait()
 
-            async def assassin() -> None:
-                while not engine.failed:
-                    if place._result is not None:
-                        os.kill(place.pid, signal.SIGKILL)
-                    await anyio.sleep(0)
-
-            os.kill(place.pid, signal.SIGSTOP)  # so that no step is ever finished
-            tasks.start_soon(assassin)
-            with pytest.raises(InvariantError, match="times without a finished step"):
-                await stream.wait()
-
-    engine, _ = serve(config_of("process", max_failures=0), visit)
-    assert engine.failed
+    assert serve(config_of("process"), visit)[0].failed
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -58,6 +58,11 @@ class Place(Protocol):
         ...
 
     @property
+    def restarts(self) -> int:
+        """How often whatever executes has been started again."""
+        ...
+
+    @property
     def trouble(self) -> str:
         """Why no step can be executed right now; empty if all is well."""
         ...
@@ -94,6 +99,7 @@ class Inline:
 
     where = "on the event loop"
     trouble = ""
+    restarts = 0
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -139,6 +145,7 @@ class Threaded:
 
     where = "in a thread"
     trouble = ""
+    restarts = 0
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

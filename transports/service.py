@@ -152,6 +152,7 @@ class Service:
         self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
         self.metrics.gauges["vllm:websocket_connections_active"] = lambda: self.sockets_open
         self.metrics.gauges["stepwell:loop_lag_seconds"] = lambda: self.loop_lag_s
+        self.metrics.counters["stepwell:worker_restarts"] = lambda: self.engine.place.restarts
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -238,6 +239,8 @@ class Service:
             return "not started"
         if self.draining:
             return "draining"
+        if self.engine.place.trouble:
+            return self.engine.place.trouble
         stalled_ns = self.metrics.stalled_ns(self.clock.now_ns())
         if stalled_ns > self.limits.stall_s * NS_PER_S:
             return f"there is work and no step has finished for {stalled_ns / NS_PER_S:.1f} s"

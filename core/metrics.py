@@ -125,7 +125,7 @@ class ServingMetrics:
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
         self.gauges: dict[str, Callable[[], float]] = {}
         """Read when asked: open streams and sockets."""
-        self.counters: dict[str, Callable[[], float]] = {}
+        self.counters: dict[str, Callable[[], int]] = {}
         """The same, of what only grows."""
         self._labels = [model_name, "0"]
         self._page_size = page_size

@@ -73,6 +73,7 @@ def _real(config: Config, name: str, place: Place) -> Model:
         encode=tokenizer.prompt,
         close=close,
         context=info.context or source.config.context,
+        precision=info.dtype,
         logprobs=True,
         warnings=tuple(warnings),
     )

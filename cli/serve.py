@@ -257,5 +257,6 @@ def _announce(service: Service, listener: socket.socket, folder: Path | None) ->
     print(f"KV cache: {memory.pages} pages of {memory.page_size} tokens; context {service.context} tokens")
     if folder is not None:
         print(f"journal: {folder}")
-    body = f'{{"model": "{name}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    messages = '[{"role": "user", "content": "Hello!"}]'
+    body = f'{{"model": "{name}", "stream": true, "temperature": 0.2, "messages": {messages}}}'
     print(f"try: curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def serve(config: Config, visit: Callable[[Engine, Place], Awaitable[None]]) -> 
     """An engine with its place, and one visitor; closed after that."""
     events: list[Event] = []
 
-    def note(now_ns: int, some: Any, out: list[Instruction]) -> None:
+    def note(now_ns: int, some: Sequence[Event], out: Sequence[Instruction]) -> None:
         events.extend(some)
 
     async def main() -> Engine:

@@ -28,32 +28,11 @@ from stepwell.backends.weights.opening import open_model
 from stepwell.backends.weights.source import ModelSource
 from stepwell.core.errors import UserError
 from stepwell.core.instructions import Launch
-from stepwell.core.protocols import StepResult
+from stepwell.core.protocols import BackendInfo, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.types import RequestId
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class BackendInfo(msgspec.Struct, frozen=True):
-    """What was found when the backend was made; sizes in bytes.
-
-    ``context`` is the longest request that model and pool can hold; ``possible_pages`` would have fitted.
-    """
-
-    model: str
-    dtype: str
-    device: str
-    threads: int
-    vocab_size: int
-    context: int
-    pages: int
-    page_size: int
-    host_pages: int
-    page_bytes: int
-    weight_bytes: int
-    activation_bytes: int
-    possible_pages: int
 
 
 class _NotFiniteError(Exception):
@@ -147,17 +126,18 @@ class TorchBackend:
     # ------------------------------------------------------------------------------------------------ requests
 
     def admit(
-        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+        self,
+        request: RequestId,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
     ) -> None:
         """Raises ``UserError`` for a token that the model does not have."""
-        size = self._model.config.vocab_size
-        tokens = list(prompt)
-        if not tokens or min(tokens) < 0 or max(tokens) >= size:
-            wrong = next((each for each in tokens if not 0 <= each < size), None)
-            problem = "must hold at least one token" if wrong is None else f"token {wrong} is outside 0 … {size - 1}"
-            raise UserError(problem, field="prompt")
+        self.info.check_prompt(prompt)
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        self._rows[request] = Row(request, tokens, sampling, seed, self._end_tokens)
+        row = self._rows[request] = Row(request, list(prompt), sampling, seed, self._end_tokens)
+        row.tokens += output
 
     def release(self, request: RequestId) -> None:
         """A member of the decode group stays one until a launch says that it left; its result is not reported."""

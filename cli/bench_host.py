@@ -19,7 +19,7 @@ from stepwell.core.clock import RealClock
 from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, ServerConfig, validate
 from stepwell.core.errors import UserError
 from stepwell.core.instructions import Launch
-from stepwell.core.protocols import StepResult, Tokenizer
+from stepwell.core.protocols import BackendInfo, StepResult, Tokenizer
 from stepwell.core.registry import complete
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId, StepId
@@ -85,13 +85,20 @@ def _tokenizer() -> tuple[str, Tokenizer]:
 class _Instant:
     """A backend whose steps are done at once; it says a text, everybody at another place of it."""
 
+    info = BackendInfo(model="none")
+
     def __init__(self, words: Sequence[int], run: _Run) -> None:
         self._words = words
         self._run = run
         self._members: dict[RequestId, None] = {}
 
     def admit(
-        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+        self,
+        request: RequestId,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
     ) -> None:
         """Nothing has to be known."""
 

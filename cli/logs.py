@@ -22,18 +22,26 @@ def log(level: Level, event: str, **values: object) -> None:
     """One log line.  structlog is imported and configured when the first one is to be shown."""
     if LEVELS.index(level) < LEVELS.index(_least[0]):
         return
+    configure()
     import structlog  # lazy: start-up
 
-    if _ready != _least:
-        structlog.configure(
-            processors=[
-                structlog.processors.add_log_level,
-                structlog.processors.TimeStamper(fmt="iso", utc=True),
-                structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-            ],
-            wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, _least[0].upper())),
-            logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-            cache_logger_on_first_use=False,
-        )
-        _ready[:] = _least
     getattr(structlog.get_logger("stepwell"), level)(event, **values)
+
+
+def configure() -> None:
+    """Send what every part of the program logs to stderr; by itself structlog would print it on stdout."""
+    import structlog  # lazy: start-up
+
+    if _ready == _least:
+        return
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, _least[0].upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    _ready[:] = _least

@@ -10,30 +10,33 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.logs import log
+from stepwell.core.build import ECHO
 from stepwell.core.config import Config
 from stepwell.core.errors import UserError
-from stepwell.core.registry import make, make_cost_model
+from stepwell.core.placement import Place
+from stepwell.core.placement_open import make_place
+from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.service import ChatTemplate, Message, Model
-
-ECHO = "echo"
 
 
 def open_model(config: Config) -> Model:
     """Load the model that ``config.model`` names; every way in which that can fail is an error that names it."""
-    name = config.model.name or Path(config.model.path).name
-    if config.model.path == ECHO:
-        return _echo(config, name)
-    return _torch(config, name)
+    place = make_place(config)
+    try:
+        # The tokenizer is read here while the weights are read there.
+        made = _echo if config.model.path == ECHO else _real
+        return made(config, config.model.name or Path(config.model.path).name, place)
+    except BaseException:
+        place.close()
+        raise
 
 
-def _echo(config: Config, name: str) -> Model:
-    from stepwell.transports.echo import ByteTokenizer, last_message  # lazy: only for this model
-
-    backend = make("backends", ECHO, cost=make_cost_model(config.cost))
-    return Model(name=name, backend=backend, tokenizer=ByteTokenizer(), template=last_message)
+def _echo(config: Config, name: str, place: Place) -> Model:
+    place.open()
+    return Model(name=name, backend=place, tokenizer=ByteTokenizer(), template=last_message)
 
 
-def _torch(config: Config, name: str) -> Model:
+def _real(config: Config, name: str, place: Place) -> Model:
     try:
         from stepwell.backends.tokenizer import tokenizer_from_folder, tokenizer_from_gguf  # lazy: torch takes seconds
         from stepwell.backends.weights.opening import open_model as open_source  # lazy: the same
@@ -42,25 +45,14 @@ def _torch(config: Config, name: str) -> Model:
         raise UserError(
             f"a real model needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})", field="model.path"
         ) from None
-    chosen, memory, scheduler = config.model, config.memory, config.scheduler
-    source = open_source(chosen.path)
+    source = open_source(config.model.path)
     gguf = source.kind == "gguf"
     try:
         tokenizer = tokenizer_from_gguf(source.gguf_metadata) if gguf else tokenizer_from_folder(source.path)
     except UserError as error:
         # It knows which key is wrong, and not in which file.
         raise UserError(f"{source.path}: {error}", field="model.path") from None
-    backend = make(
-        "backends",
-        "torch",
-        {key: getattr(chosen, key) for key in ("path", "dtype", "threads", "deterministic")},
-        source=source,
-        pages=memory.pages,
-        page_size=memory.page_size,
-        host_pages=memory.host_pages,
-        token_budget=scheduler.token_budget,
-        running_limit=scheduler.running_limit,
-    )
+    info = place.open()
     warnings = [*source.warnings, *tokenizer.warnings]
     template: ChatTemplate = _no_chat
     close = None
@@ -75,12 +67,13 @@ def _torch(config: Config, name: str) -> Model:
         log("warning", warning)
     return Model(
         name=name,
-        backend=backend,
+        backend=place,
         tokenizer=tokenizer,
         template=template,
         encode=tokenizer.prompt,
         close=close,
-        context=source.config.context,
+        context=info.context or source.config.context,
+        precision=info.dtype,
         logprobs=True,
         warnings=tuple(warnings),
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
-from stepwell.cli.logs import log
+from stepwell.cli.logs import configure, log
 from stepwell.core.config import Config
 from stepwell.core.config_load import DEFAULT, Resolved
 from stepwell.core.errors import UserError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from stepwell.core.journal_file import JournalWriter
+    from stepwell.core.placement import Place
     from stepwell.transports.service import Model, Service
 
 HELP = "Serve a model over HTTP and WebSockets, in the shapes that OpenAI's SDK speaks."
@@ -77,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     resolved = _resolve(args.file, [*overrides, *args.set])
     for note in resolved.notes:
         print(f"note: {note}", file=sys.stderr)
+    configure()
     try:
         import uvicorn  # lazy: an extra
 
@@ -238,14 +240,23 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _model(place: Place) -> str:
+    """What executes the steps, and where."""
+    info = place.open()
+    what = f"{info.model} in {info.dtype} on {info.device}, {info.threads} threads" if info.dtype else info.model
+    return f"model: {what}, {place.where}"
+
+
 def _announce(service: Service, listener: socket.socket, folder: Path | None) -> None:
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     url = f"http://{host}:{port}"
     memory, name = service.config.memory, service.model.name
     print(f"serving {name} at {url}/v1 under policy {service.scheduler.policy_name}")
+    print(_model(service.engine.place))
     print(f"KV cache: {memory.pages} pages of {memory.page_size} tokens; context {service.context} tokens")
     if folder is not None:
         print(f"journal: {folder}")
-    body = f'{{"model": "{name}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    messages = '[{"role": "user", "content": "Hello!"}]'
+    body = f'{{"model": "{name}", "stream": true, "temperature": 0.2, "messages": {messages}}}'
     print(f"try: curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)

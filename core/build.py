@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -10,8 +11,8 @@ import stepwell
 from stepwell.core.config import Config
 from stepwell.core.journal import Header
 from stepwell.core.limits import ClassLimits, SchedulerLimits
-from stepwell.core.protocols import SchedulerPolicy
-from stepwell.core.registry import make_allocator, make_policy
+from stepwell.core.protocols import Backend, SchedulerPolicy
+from stepwell.core.registry import make, make_allocator, make_cost_model, make_policy
 from stepwell.core.scheduler import Scheduler
 
 
@@ -50,6 +51,31 @@ def build_scheduler(config: Config, *, base: Path | None = None, honour_repeats:
         dict(config.scheduler.options),
         honour_repeats=honour_repeats,
     )
+
+
+ECHO = "echo"
+"""The model that needs nothing: it says the prompt again."""
+
+
+def build_backend(config: Config) -> Backend:
+    """The backend of ``config.model``, with its model loaded.  ``make_place`` says where it executes.
+
+    Raises ``UserError`` for a model that cannot be loaded, or does not fit in memory with its pages.
+    """
+    model, memory, scheduler = config.model, config.memory, config.scheduler
+    if model.path == ECHO:
+        return cast(Backend, make("backends", ECHO, cost=make_cost_model(config.cost)))
+    made = make(
+        "backends",
+        "torch",
+        {key: getattr(model, key) for key in ("path", "dtype", "threads", "deterministic")},
+        pages=memory.pages,
+        page_size=memory.page_size,
+        host_pages=memory.host_pages,
+        token_budget=scheduler.token_budget,
+        running_limit=scheduler.running_limit,
+    )
+    return cast(Backend, made)
 
 
 def journal_header(config: Config, scheduler: Scheduler, shell: str) -> Header:

@@ -19,6 +19,7 @@ from stepwell.core.clock import Clock
 from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
+from stepwell.core.placement import Place, as_place
 from stepwell.core.protocols import Backend, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.scheduler import Scheduler
@@ -50,12 +51,15 @@ class TokenObserver(Protocol):
 
 
 class Engine:
-    """One scheduler, one backend, one clock.  Use ``run`` in a task, and ``submit`` from others of the same loop."""
+    """One scheduler, one backend (somewhere: see ``core.placement``), one clock.
+
+    Use ``run`` in a task, and ``submit`` from others of the same loop.
+    """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        backend: Backend,
+        backend: Backend | Place,
         clock: Clock,
         *,
         observers: Sequence[Observer] = (),
@@ -64,7 +68,7 @@ class Engine:
         self.scheduler = scheduler
         self.failed = ""
         """Why the engine stopped serving; empty while it is healthy."""
-        self._backend = backend
+        self.place = as_place(backend)
         self._clock = clock
         self._observers = observers
         self._token_observer = token_observer
@@ -108,7 +112,7 @@ class Engine:
         if self._closed:
             raise CapacityError(self.failed or "the engine is shutting down", code="not_serving")
         id = self._last_id + 1
-        self._backend.admit(id, prompt, max_tokens, sampling)
+        self.place.admit(id, prompt, max_tokens, sampling)
         self._last_id = id
         stream = self._streams[id] = Stream(id, self._cancel)
         if self._token_observer is not None:
@@ -167,6 +171,7 @@ class Engine:
         """
         try:
             async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._look_after_place)
                 self._tasks.start_soon(self._execute)
                 await self._serve()
                 self._dismiss()
@@ -174,7 +179,7 @@ class Engine:
         finally:
             self._closed = True
             self._dismiss()
-            self._backend.close()
+            self.place.close()
 
     async def _serve(self) -> None:
         while not (self.failed or (self._closed and not self._streams and not self.scheduler.state.inflight)):
@@ -262,7 +267,7 @@ class Engine:
         self.use_policy(FALLBACK_POLICY, {}, why)
 
     def _end(self, end: Finished | Rejected) -> None:
-        self._backend.release(end.request)
+        self.place.release(end.request)
         stream = self._streams.pop(end.request, None)
         if stream is None:
             return
@@ -293,6 +298,12 @@ class Engine:
 
     # ------------------------------------------------------------------------------------------- the device
 
+    async def _look_after_place(self) -> None:
+        try:
+            await self.place.run()
+        except Exception as error:
+            self._break_down(error, ())
+
     async def _execute(self) -> None:
         """Execute launches one after another.  A backend that only says how long a step takes is waited for."""
         while True:
@@ -302,9 +313,9 @@ class Engine:
             batch = self._launches.popleft()
             start_ns = self._clock.now_ns()
             try:
-                result = self._backend.execute(batch)
+                result = await self.place.carry_out(batch)
             except Exception as error:
-                # It reports failures as results; an exception leaves nobody knowing what is on the device.
+                # Failures come as results; an exception leaves nobody knowing what is on the device.
                 self._break_down(error, (batch,))
                 return
             await self._clock.sleep_until(start_ns + result.elapsed_ns)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import msgspec
 
+from stepwell.core.errors import UserError
 from stepwell.core.instructions import Launch
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.types import RequestId, StepId
@@ -84,13 +85,54 @@ class Tokenizer(Protocol):
         ...
 
 
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found when a backend was made; sizes in bytes, 0 and empty where it has no such thing.
+
+    ``context`` is the longest request that model and pool can hold; ``possible_pages`` would have fitted.
+    """
+
+    model: str
+    dtype: str = ""
+    device: str = ""
+    threads: int = 0
+    vocab_size: int = 0
+    context: int = 0
+    pages: int = 0
+    page_size: int = 0
+    host_pages: int = 0
+    page_bytes: int = 0
+    weight_bytes: int = 0
+    activation_bytes: int = 0
+    possible_pages: int = 0
+
+    def check_prompt(self, prompt: Sequence[int]) -> None:
+        """Raise ``UserError`` for a token that the model does not have, or no token at all."""
+        if not prompt:
+            raise UserError("must hold at least one token", field="prompt")
+        if self.vocab_size and not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
+            wrong = next(each for each in prompt if not 0 <= each < self.vocab_size)
+            raise UserError(f"token {wrong} is outside 0 … {self.vocab_size - 1}", field="prompt")
+
+
 class Backend(Protocol):
     """Executes steps in the order of their ids."""
 
+    @property
+    def info(self) -> BackendInfo: ...
+
     def admit(
-        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+        self,
+        request: RequestId,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
     ) -> None:
-        """Make the request's token ids and how to sample known before a step names it."""
+        """Make the request's token ids and how to sample known before a step names it.
+
+        ``output`` is what it has said already: the request goes on from there, as if it had been here all the time.
+        Raises ``UserError`` for a token that the model does not have.
+        """
         ...
 
     def execute(self, batch: Launch) -> StepResult:

@@ -124,7 +124,9 @@ class ServingMetrics:
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
         self.gauges: dict[str, Callable[[], float]] = {}
-        """Read by the transports when asked: open streams and sockets."""
+        """Read when asked: open streams and sockets."""
+        self.counters: dict[str, Callable[[], int]] = {}
+        """The same, of what only grows."""
         self._labels = [model_name, "0"]
         self._page_size = page_size
         self._members: dict[RequestId, None] = {}
@@ -335,6 +337,8 @@ class ServingMetrics:
         yield self._counter("stepwell:transport", "event", self.transport)
         for name, read in self.gauges.items():
             yield self._gauge(name, "", read())
+        for name, read in self.counters.items():
+            yield self._counter(name, "", {"": read()})
         for name, (text, _) in (_SECONDS | _COUNTS).items():
             yield self._histogram(f"vllm:{name}", text, self.histograms[name])
 

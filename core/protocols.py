@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from stepwell.core.execution import Backend as Backend
+from stepwell.core.execution import BackendInfo as BackendInfo
 from stepwell.core.execution import BatchShape as BatchShape
 from stepwell.core.execution import CostModel as CostModel
 from stepwell.core.execution import StepResult as StepResult

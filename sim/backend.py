@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from stepwell.core.instructions import Launch
-from stepwell.core.protocols import BatchShape, CostModel, StepResult
+from stepwell.core.protocols import BackendInfo, BatchShape, CostModel, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import FOREVER, RequestId, StepId
 from stepwell.sim.cost.linear import Linear
@@ -43,6 +43,7 @@ class EchoBackend:
     """
 
     name = "echo"
+    info = BackendInfo(model="echo")
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """None yet: a script is given in Python."""
@@ -59,6 +60,8 @@ class EchoBackend:
         self._lengths = lengths
         self._faults = faults
         self._prompts: dict[RequestId, Sequence[int]] = {}
+        self._before: dict[RequestId, int] = {}
+        """Output tokens said before it came here (by another process that is no more)."""
         self._said: dict[RequestId, int] = {}
         """Output tokens said, counted from the positions that launches name: a wrong one gives a wrong answer."""
         self._endless: set[RequestId] = set()
@@ -69,14 +72,22 @@ class EchoBackend:
     def _length(self, request: RequestId) -> int:
         """0 for one that ended: a launch already on its way may still name it."""
         prompt = self._prompts.get(request, ())
+        if not prompt:
+            return 0
         if request in self._endless:
             return FOREVER
-        return self._lengths[request] if prompt and self._lengths is not None else len(prompt)
+        return (len(prompt) if self._lengths is None else self._lengths[request]) - self._before[request]
 
     def admit(
-        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+        self,
+        request: RequestId,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
     ) -> None:
         self._prompts[request] = prompt
+        self._before[request] = len(output)
         if sampling.ignore_eos:
             self._endless.add(request)
 
@@ -118,8 +129,8 @@ class EchoBackend:
 
     def release(self, request: RequestId) -> None:
         self._mirror.release(request)
-        self._prompts.pop(request, None)
-        self._said.pop(request, None)
+        for each in (self._prompts, self._before, self._said):
+            each.pop(request, None)
         self._endless.discard(request)
 
     def close(self) -> None:

@@ -15,10 +15,6 @@ PURE_ONLY = (
 """They replace methods of the core, or count its lines."""
 
 
-UNFINISHED = ("tests/backends/", "tests/transports/", "tests/e2e/")
-"""Rooms still under construction, with real models, sockets and processes: `make test-all` runs their tests."""
-
-
 def pytest_configure() -> None:
     why = wrong(ROOT)
     if why:
@@ -30,9 +26,6 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.nodeid.startswith(UNFINISHED):
-            item.add_marker(pytest.mark.slow)
     if build_kind() == "compiled":
         for item in items:
             if item.nodeid.startswith(PURE_ONLY):

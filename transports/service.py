@@ -24,6 +24,7 @@ from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
+from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
@@ -56,7 +57,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """What is served.  ``pages`` replaces ``memory.pages`` if the backend measured what it has room for."""
 
     name: str
-    backend: Backend
+    backend: Backend | Place
+    """By itself it is executed on the event loop."""
     tokenizer: Tokenizer
     template: ChatTemplate
     encode: Callable[[str], list[int]] | None = None
@@ -150,6 +152,7 @@ class Service:
         self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
         self.metrics.gauges["vllm:websocket_connections_active"] = lambda: self.sockets_open
         self.metrics.gauges["stepwell:loop_lag_seconds"] = lambda: self.loop_lag_s
+        self.metrics.counters["stepwell:worker_restarts"] = lambda: self.engine.place.restarts
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -236,6 +239,8 @@ class Service:
             return "not started"
         if self.draining:
             return "draining"
+        if self.engine.place.trouble:
+            return self.engine.place.trouble
         stalled_ns = self.metrics.stalled_ns(self.clock.now_ns())
         if stalled_ns > self.limits.stall_s * NS_PER_S:
             return f"there is work and no step has finished for {stalled_ns / NS_PER_S:.1f} s"

@@ -19,7 +19,7 @@ from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, validate
 from stepwell.core.engine import Engine
 from stepwell.core.events import Event
 from stepwell.core.instructions import Instruction, Launch, Preempted
-from stepwell.core.sampling import SamplingParams
+from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.streams import Stream
 
 
@@ -80,7 +80,7 @@ class Hand:
 
     def begin(self, request: int, prompt: Sequence[int], chunk: int, sampling: SamplingParams | None = None) -> None:
         """Prefill in slices of ``chunk``; every slice is a step of its own."""
-        self.backend.admit(request, prompt, 100, *([] if sampling is None else [sampling]))
+        self.backend.admit(request, prompt, 100, sampling or GREEDY)
         self.prefill(request, len(prompt), chunk)
 
     def prefill(self, request: int, length: int, chunk: int) -> None:

@@ -70,6 +70,7 @@ class _Noting:
 
     def __init__(self, backend: TorchBackend) -> None:
         self._backend = backend
+        self.info = backend.info
         self.admit, self.release, self.close = backend.admit, backend.release, backend.close
         self.logprobs: dict[int, list[TokenLogprob]] = {}
 

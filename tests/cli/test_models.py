@@ -17,11 +17,12 @@ from stepwell.transports.service import Model  # noqa: E402
 
 def opened(path: Path) -> Model:
     config = Config(
-        model=ModelConfig(path=str(path), threads=1),
+        model=ModelConfig(path=str(path), threads=1, placement="inline"),
         memory=MemoryConfig(pages=16, host_pages=0),
         scheduler=SchedulerConfig(token_budget=32, running_limit=8),
     )
     model = open_model(config)
+    model.backend.close()
     if model.close is not None:
         model.close()
     return model

@@ -38,8 +38,15 @@ class Device(EchoBackend):
         super().__init__(*args, **options)
         self.live = set()
 
-    def admit(self, request: int, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY) -> None:
-        super().admit(request, prompt, max_tokens, sampling)
+    def admit(
+        self,
+        request: int,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
+    ) -> None:
+        super().admit(request, prompt, max_tokens, sampling, output)
         self.live.add(request)
 
     def execute(self, batch: Launch) -> StepResult:

@@ -41,10 +41,15 @@ class Strict(EchoBackend):
         self.there: dict[RequestId, None] = {}
 
     def admit(
-        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+        self,
+        request: RequestId,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
     ) -> None:
         assert sampling.ignore_eos
-        super().admit(request, prompt, max_tokens, sampling)
+        super().admit(request, prompt, max_tokens, sampling, output)
         self.prompts[request] = prompt
         self.known[request] = len(prompt)
         self.there[request] = None

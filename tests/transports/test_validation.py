@@ -135,13 +135,13 @@ def test_in_4_odd_but_right() -> None:
     """Almost no temperature is none; parts are joined; unknown fields are ignored; null is for assistants."""
     service = make_service()
     seen: list[Any] = []
-    admit = service.model.backend.admit
+    admit = service.engine.place.admit
 
     def noting(request: int, prompt: Any, max_tokens: int, sampling: Any) -> None:
         seen.append(sampling)
         admit(request, prompt, max_tokens, sampling)
 
-    service.engine._backend.admit = noting  # type: ignore[method-assign,assignment]
+    service.engine.place.admit = noting  # type: ignore[method-assign,assignment]
     parts = [{"type": "text", "text": "he"}, {"type": "text", "text": "llo"}]
     with client(service) as http:
         for body in (

@@ -1,0 +1,255 @@
+"""A backend in a process of its own, which may die: it is started again, and told what every live request has said.
+
+A request's state is its prompt, its output and how it is sampled; that is kept here.  The KV pages go with the process,
+and the scheduler hears so (``StepFailed`` with ``device_lost``): requests are recomputed and go on where they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import anyio
+import anyio.to_thread
+import structlog
+from msgspec import DecodeError
+from msgspec.structs import replace
+
+from stepwell.core.config import Config
+from stepwell.core.errors import InvariantError, UserError
+from stepwell.core.execution import BackendInfo, StepResult
+from stepwell.core.instructions import Launch
+from stepwell.core.placement import Admission, Orders
+from stepwell.core.sampling import GREEDY, SamplingParams
+from stepwell.core.types import RequestId, StepId
+from stepwell.core.worker import ANSWER, Answer, Broken, Done, Opened, Refused, framed, receive
+
+log = structlog.get_logger("stepwell.worker")
+
+MAX_DEATHS = 5
+"""So often in a row, without one finished step, the process may die or not come up; then the engine stops."""
+OPEN_S = 600.0
+"""Loading a model takes no longer."""
+BACKOFF_S = 0.25
+"""Before the second try in a row; doubled with each further one."""
+GOODBYE_S = 1.0
+"""A process that is told to end may finish its step for so long."""
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from stepwell.core.worker import main; main({descriptor})"
+
+
+class WorkerDied(Exception):
+    """The process ended, and how."""
+
+
+class WorkerProcess:
+    """One process, from its start to its end.  It is ready once ``opened`` has returned."""
+
+    def __init__(self, config: Config) -> None:
+        self._channel, far = socket.socketpair()
+        with far:
+            program = _PROGRAM.format(path=sys.path, descriptor=far.fileno())
+            self._child = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # standard output belongs to the server
+                pass_fds=[far.fileno()],
+                start_new_session=True,  # an interrupt of the terminal is not meant for it
+            )
+        self._channel.sendall(framed(config))
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    def opened(self) -> BackendInfo:
+        """Wait until the model is loaded.  Raises ``UserError`` if it cannot be, and ``WorkerDied``."""
+        self._channel.settimeout(OPEN_S)
+        try:
+            answer = receive(self._channel, ANSWER)
+        except (OSError, EOFError, DecodeError) as error:
+            raise WorkerDied(self._end_of(error)) from None
+        if isinstance(answer, Refused):
+            self.end()
+            if answer.field:
+                raise UserError(answer.message, field=answer.field)
+            raise WorkerDied(f"failed: {answer.message}")
+        assert isinstance(answer, Opened), answer
+        self._channel.setblocking(False)
+        return answer.info
+
+    async def tell(self, value: object) -> None:
+        """Send a frame.  If it has died, whoever waits for an answer finds out."""
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_sendall(self._channel, framed(value))
+
+    async def answer(self) -> Answer:
+        """The next frame.  Raises ``WorkerDied``."""
+        try:
+            size = int.from_bytes(await self._exactly(4))
+            return ANSWER.decode(await self._exactly(size))
+        except (OSError, EOFError, DecodeError) as error:
+            raise WorkerDied(self._end_of(error)) from None
+
+    async def _exactly(self, size: int) -> bytearray:
+        loop, data = asyncio.get_running_loop(), bytearray(size)
+        rest = memoryview(data)
+        while rest:
+            count = await loop.sock_recv_into(self._channel, rest)
+            if not count:
+                raise EOFError("it closed its socket")
+            rest = rest[count:]
+        return data
+
+    def _end_of(self, error: Exception) -> str:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._child.wait(GOODBYE_S)
+        status = self._child.returncode
+        self.end()
+        if status is None:
+            return f"does not answer ({error})"
+        return f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+
+    def end(self) -> None:
+        """Ask it to, then make it.  Harmless if it has ended."""
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        self._channel.close()
+        try:
+            self._child.wait(GOODBYE_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+class Process:
+    """See the module.  Made with the process started; ``open`` waits for its model."""
+
+    def __init__(self, config: Config) -> None:
+        self.trouble = ""
+        self.restarts = 0
+        self._config = config
+        self._worker = WorkerProcess(config)
+        self._info: BackendInfo | None = None
+        self._live: dict[RequestId, Admission] = {}
+        self._orders = Orders()
+        self._deaths = 0
+        self._lost = ""
+        """Why what was on the device is gone, until the scheduler has been told."""
+        self._up = anyio.Event()
+        self._up.set()
+        self._result: asyncio.Future[StepResult] | None = None
+        """Of the step that is being executed."""
+        self._step: StepId = 0
+
+    def open(self) -> BackendInfo:
+        """Raises ``UserError`` if the model cannot be loaded."""
+        if self._info is None:
+            try:
+                self._info = self._worker.opened()
+            except WorkerDied as died:
+                raise UserError(f"the process that loads the model {died}", field="model.path") from None
+        return self._info
+
+    @property
+    def where(self) -> str:
+        return f"in worker process {self.pid}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that executes now."""
+        return self._worker.pid
+
+    def admit(
+        self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
+    ) -> None:
+        """The seed is drawn here, so that another process would draw the same tokens."""
+        self.open().check_prompt(prompt)
+        if sampling.seed is None:
+            sampling = replace(sampling, seed=secrets.randbits(63))
+        each = self._live[request] = Admission(request, list(prompt), max_tokens, sampling)
+        self._orders.admit(each)
+
+    def release(self, request: RequestId) -> None:
+        if self._live.pop(request, None) is not None:
+            self._orders.release(request)
+
+    async def carry_out(self, launch: Launch) -> StepResult:
+        await self._up.wait()
+        if self._lost:
+            return self._loss(launch.step)
+        result: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+        self._result, self._step = result, launch.step
+        await self._worker.tell(self._orders.take(launch))
+        return await result
+
+    async def run(self) -> None:
+        """Listen, and start the process again whenever it has died.
+
+        Raises ``InvariantError`` once it died too often without executing anything.
+        """
+        while True:
+            try:
+                while True:
+                    self._hear(await self._worker.answer())
+            except WorkerDied as died:
+                self._mourn(f"the worker process {died}")
+                await self._start_again()
+
+    def close(self) -> None:
+        self._worker.end()
+
+    def _hear(self, answer: Answer) -> None:
+        result, self._result = self._result, None
+        if result is None or result.done():
+            return  # cancelled: the engine is stopping
+        if isinstance(answer, Done):
+            if not answer.result.failed:
+                self._deaths = 0
+            for request, token in answer.result.tokens:
+                if request in self._live:
+                    self._live[request].output.append(token)
+            result.set_result(answer.result)
+        else:
+            told = answer.message if isinstance(answer, Broken) else f"the worker process said {answer!r}"
+            result.set_exception(InvariantError(told))
+
+    def _mourn(self, why: str) -> None:
+        """Whoever waits for a step is told; if nobody does, whoever comes next."""
+        log.error("a worker process is gone", pid=self.pid, why=why, running=len(self._live))
+        self.trouble = f"{why}; it is being started again"
+        self._lost = why
+        self._up = anyio.Event()
+        self._deaths += 1
+        result, self._result = self._result, None
+        if result is not None and not result.done():
+            result.set_result(self._loss(self._step))
+
+    def _loss(self, step: StepId) -> StepResult:
+        why, self._lost = self._lost, ""
+        return StepResult(step, failed=why, device_lost=True)
+
+    async def _start_again(self) -> None:
+        while True:
+            if self._deaths > MAX_DEATHS:
+                raise InvariantError(f"{self.trouble.partition(';')[0]}, {self._deaths} times without a finished step")
+            await anyio.sleep(0 if self._deaths == 1 else BACKOFF_S * 2 ** (self._deaths - 2))
+            self._worker = WorkerProcess(self._config)
+            try:
+                await anyio.to_thread.run_sync(self._worker.opened, abandon_on_cancel=True)
+                break
+            except (WorkerDied, UserError) as error:
+                log.error("a worker process did not come up", pid=self.pid, why=str(error))
+                self._deaths += 1
+        self._orders = Orders()
+        for each in self._live.values():
+            self._orders.admit(each)
+        self.restarts += 1
+        self.trouble = ""
+        self._up.set()
+        log.warning("a worker process took over", pid=self.pid, running=len(self._live))

@@ -218,8 +218,9 @@ class Engine:
         """
         now_ns = self._clock.now_ns
         until_ns = now_ns() + SLICE_NS
+        ends = {each.request: each.tokens for each in out if isinstance(each, Finished)}
         for result in results:
-            tokens = self._counting(result)
+            tokens = self._counting(result, ends)
             for start in range(0, len(tokens), PER_LOOK):
                 self._deliver(tokens[start : start + PER_LOOK], result.logprobs)
                 if now_ns() > until_ns:
@@ -229,10 +230,15 @@ class Engine:
             if isinstance(instruction, Finished | Rejected):
                 self._end(instruction)
 
-    def _counting(self, result: StepResult) -> list[tuple[RequestId, int]]:
-        """The tokens of requests that had not ended before."""
+    def _counting(self, result: StepResult, ends: Mapping[RequestId, int]) -> list[tuple[RequestId, int]]:
+        """The tokens that are part of an answer: not those of requests that had ended before.
+
+        With several steps in flight one batch of events may hold a request's last step and the one after it.
+        """
         streams = self._streams
         tokens = [row for row in result.tokens if row[0] in streams]
+        if ends:
+            tokens = [row for row in tokens if row[0] not in ends or len(streams[row[0]].tokens) < ends[row[0]]]
         if self._token_observer is not None and tokens:
             self._token_observer.sampled(result.step, tokens)
         return tokens

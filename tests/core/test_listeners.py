@@ -239,3 +239,28 @@ def test_whoever_ended_before_the_engine_broke_down_has_its_answer() -> None:
         assert {len(ear.heard_so_far) for ear in ears} == {4}
 
     assert home.serve(visit).failed
+
+
+@DEPTHS
+def test_nobody_hears_a_token_after_its_end(depth: int) -> None:
+    """Steps that end at once: one batch of events then holds several of them."""
+
+    async def visit(engine: Engine) -> None:
+        ears = [Ear(engine.submit(prompt_of(id, 2 + id % 5), 1000)) for id in range(1, 30)]
+        await engine.drained()
+        for id, ear in enumerate(ears, 1):
+            assert ear.heard_so_far == answer_of(id, 2 + id % 5, 2 + id % 5)
+
+    home = house(depth, running_limit=29, token_budget=256)
+    home.device._cost = Instant()
+    home.serve(visit)
+
+
+class Instant:
+    """No step takes any time."""
+
+    def step_ns(self, shape: object) -> int:
+        return 0
+
+    def run_ns(self, shape: object, start_ns: int, steps: int, until_ns: int) -> list[int]:
+        return [start_ns] * steps

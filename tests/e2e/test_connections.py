@@ -1,4 +1,4 @@
-"""Connections that begin a request and never finish it."""
+"""Connections that begin a request and never finish it, or never finish its head."""
 
 from __future__ import annotations
 
@@ -43,3 +43,17 @@ def test_who_drips_is_given_up_too() -> None:
                 except TimeoutError:
                     continue
         assert got.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_head_has_a_length_at_most() -> None:
+    with serving() as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
+            try:
+                client.sendall(b"GET /health HTTP/1.1\r\n" + b"X-Long: 0123456789abcdef\r\n" * 4000)
+                got = client.recv(65536)
+            except ConnectionResetError:  # what it had not read yet takes the answer with it
+                got = b"HTTP/1.1 431 "
+        assert got.startswith(b"HTTP/1.1 431 ")
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\n" + b"X-Long: 0123456789abcdef\r\n" * 1000 + b"\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import signal
 import socket
@@ -97,8 +98,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         try:
             server = uvicorn.Server(_uvicorn_config(create_app(service), config))
-            with _signals(service, server):
-                anyio.run(_serve, service, server, listener, args.journal)
+            anyio.run(_serve, service, server, listener, args.journal)
         finally:
             service.close()
             if journal is not None:
@@ -186,17 +186,18 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
         ws="websockets-sansio",
         ws_max_size=int(config.server.body_mib * (1 << 20)),
         ws_per_message_deflate=False,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=1,  # everybody has been told by then
         server_header=False,
     )
 
 
 async def _serve(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_greet, service, server, listener, journal)
-        tasks.start_soon(_drain, service, server)
-        await server.serve([listener])
-        tasks.cancel_scope.cancel()
+    with _signals(service, server):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_greet, service, server, listener, journal)
+            tasks.start_soon(_drain, service, server)
+            await server.serve([listener])
+            tasks.cancel_scope.cancel()
 
 
 async def _greet(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
@@ -206,12 +207,13 @@ async def _greet(service: Service, server: uvicorn.Server, listener: socket.sock
 
 
 async def _drain(service: Service, server: uvicorn.Server) -> None:
-    """Once told to drain: what runs may end within its time, then sockets say goodbye and the server stops."""
+    """Once told to drain: what runs may end within its time, then the rest is told and the server stops."""
     while not service.draining:
         await anyio.sleep(0.1)
     with anyio.move_on_after(service.limits.drain_s):
         await service.drained()
-    service.stopping.set()
+    service.shut_down()
+    await service.left()
     server.should_exit = True
 
 
@@ -219,10 +221,9 @@ async def _drain(service: Service, server: uvicorn.Server) -> None:
 def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
     """The first SIGTERM or SIGINT drains, the second stops.  uvicorn's own handlers are not wanted."""
 
-    def handle(number: int, frame: FrameType | None) -> None:
+    def handle() -> None:
         if service.draining:
-            service.stopping.set()
-            server.should_exit = server.force_exit = True
+            service.shut_down()
         else:
             log("warning", "draining: what runs may end, nothing new is taken", seconds=service.limits.drain_s)
             service.drain()
@@ -232,7 +233,12 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
         yield
 
     server.capture_signals = none  # type: ignore[method-assign]
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    loop = asyncio.get_running_loop()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(handle)  # a signal may come in the middle of anything
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

@@ -123,9 +123,9 @@ class ServingMetrics:
         self.histograms = {name: Histogram(buckets) for name, (_, buckets) in (_SECONDS | _COUNTS).items()}
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
-        self.gauges: dict[str, Callable[[], float]] = {}
-        """Read when asked: open streams and sockets."""
-        self.counters: dict[str, Callable[[], int]] = {}
+        self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
+        """What they are, and read when asked: open streams and sockets."""
+        self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
         """The same, of what only grows."""
         self._labels = [model_name, "0"]
         self._page_size = page_size
@@ -318,27 +318,27 @@ class ServingMetrics:
         )
         info.add_metric([str(self._page_size), str(self.total_pages)], 1)
         yield info
-        for name, value in (
-            ("prompt_tokens", self.prompt_tokens),
-            ("generation_tokens", self.generation_tokens),
-            ("num_preemptions", sum(self.preemptions.values())),
-            ("prefix_cache_queries", self.queried_tokens),
-            ("prefix_cache_hits", self.cached_tokens),
-            ("prompt_tokens_cached", self.cached_tokens),
+        for name, text, label, values in (
+            ("vllm:prompt_tokens", "Prompt tokens of requests taken in.", "", {"": self.prompt_tokens}),
+            ("vllm:generation_tokens", "Tokens sampled.", "", {"": self.generation_tokens}),
+            ("vllm:num_preemptions", "Requests taken off the device.", "", {"": sum(self.preemptions.values())}),
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", "", {"": self.queried_tokens}),
+            ("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", "", {"": self.cached_tokens}),
+            ("vllm:prompt_tokens_cached", "Prompt tokens not computed again.", "", {"": self.cached_tokens}),
+            ("vllm:request_success", "Requests that ended, by how.", "finished_reason", self.ends),
+            ("vllm:admission_rejections", "Requests refused by the scheduler.", "reason", self.rejections),
+            ("stepwell:requests_accepted", "Requests not refused; each ends once.", "", {"": self.accepted}),
+            ("stepwell:preemptions", "Requests taken off the device, by how.", "mode", self.preemptions),
+            ("stepwell:steps", "Steps launched.", "", {"": self.steps}),
+            ("stepwell:steps_failed", "Steps that produced nothing.", "", {"": self.failed_steps}),
+            ("stepwell:policy_faults", "Times that the policy broke a rule.", "", {"": self.policy_faults}),
+            ("stepwell:transport", "What connections did.", "event", self.transport),
         ):
-            yield self._counter(f"vllm:{name}", "", {"": value})
-        yield self._counter("vllm:request_success", "finished_reason", self.ends)
-        yield self._counter("vllm:admission_rejections", "reason", self.rejections)
-        yield self._counter("stepwell:requests_accepted", "", {"": self.accepted})
-        yield self._counter("stepwell:preemptions", "mode", self.preemptions)
-        yield self._counter("stepwell:steps", "", {"": self.steps})
-        yield self._counter("stepwell:steps_failed", "", {"": self.failed_steps})
-        yield self._counter("stepwell:policy_faults", "", {"": self.policy_faults})
-        yield self._counter("stepwell:transport", "event", self.transport)
-        for name, read in self.gauges.items():
-            yield self._gauge(name, "", read())
-        for name, read in self.counters.items():
-            yield self._counter(name, "", {"": read()})
+            yield self._counter(name, text, label, values)
+        for name, (text, read) in self.gauges.items():
+            yield self._gauge(name, text, read())
+        for name, (text, count) in self.counters.items():
+            yield self._counter(name, text, "", {"": count()})
         for name, (text, _) in (_SECONDS | _COUNTS).items():
             yield self._histogram(f"vllm:{name}", text, self.histograms[name])
 
@@ -347,8 +347,8 @@ class ServingMetrics:
         family.add_metric(self._labels, value)
         return family
 
-    def _counter(self, name: str, label: str, values: dict[str, int]) -> Metric:
-        family = CounterMetricFamily(name, "", labels=["model_name", "engine", *([label] if label else [])])
+    def _counter(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
+        family = CounterMetricFamily(name, text, labels=["model_name", "engine", *([label] if label else [])])
         for value, count in values.items():
             family.add_metric([*self._labels, *([value] if label else [])], count)
         return family

@@ -15,7 +15,7 @@ MAX_MESSAGE = 600
 MAX_RETRY_S = 60
 """The SDK obeys up to 120 s and gives up beyond that."""
 
-_UNAVAILABLE = ("not_serving", "not_ready", "draining")
+_UNAVAILABLE = ("not_serving", "not_ready", "draining", "shutting_down")
 _CODES = {"not_serving": "not_ready"}
 _TYPES = {
     400: "invalid_request_error",

@@ -79,7 +79,7 @@ class Choice:
 
     def heard(self, tokens: Sequence[int]) -> None:
         """The stream has more.  What comes after a stop string is not the answer's."""
-        if self._stopped:
+        if self._stopped or self.over:
             return
         self._add(self._pipeline.feed(tokens))
         keep = self._pipeline.stop_at
@@ -90,11 +90,20 @@ class Choice:
 
     def ended(self) -> None:
         """The stream is over."""
+        if self.over:
+            return
         if self.stream.error is not None:
             self.error = self.stream.error
         else:
             self._end()
         self._over()
+
+    def fail(self, error: StepwellError) -> None:
+        """It ends here, with ``error``; the engine is told."""
+        if not self.over:
+            self.error = error
+            self.stream.cancel()
+            self._over()
 
     def _end(self) -> None:
         finished = self.stream.finished
@@ -193,6 +202,11 @@ class Generation:
         """Whatever still runs is not wanted any more."""
         for choice in self.choices:
             choice.stream.cancel()
+
+    def fail(self, error: StepwellError) -> None:
+        """Whatever still runs ends with ``error``."""
+        for choice in self.choices:
+            choice.fail(error)
 
     def close(self) -> None:
         """Cancel what still runs and give the place back; harmless the second time."""

@@ -32,6 +32,7 @@ from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.watch import Watch
 
 log = structlog.get_logger("stepwell.service")
@@ -133,8 +134,8 @@ class Service:
         self.context = self.scheduler.max_tokens
         """Tokens of a prompt and its answer together, at most."""
         self.draining = False
-        self.stopping = anyio.Event()
-        """Set when open sockets should say goodbye."""
+        self.stopping = Stopping()
+        """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
         self.loop_lag_s = 0.0
@@ -149,10 +150,13 @@ class Service:
         self._ran = self._closed = False
         longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
         self._most_bytes = self.context * max(longest, 1)
-        self.metrics.gauges["stepwell:streams_open"] = lambda: len(self._watched)
-        self.metrics.gauges["vllm:websocket_connections_active"] = lambda: self.sockets_open
-        self.metrics.gauges["stepwell:loop_lag_seconds"] = lambda: self.loop_lag_s
-        self.metrics.counters["stepwell:worker_restarts"] = lambda: self.engine.place.restarts
+        self.metrics.gauges |= {
+            "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
+            "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
+            "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag_s),
+        }
+        restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
+        self.metrics.counters["stepwell:worker_restarts"] = restarts
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -210,17 +214,28 @@ class Service:
         self.draining = True
 
     async def drained(self) -> None:
-        """Wait until nothing is in progress."""
-        while self._open:
+        """Wait until nothing is in progress, or nobody waits for that any more."""
+        while self._open and not self.stopping.is_set():
             self._idle = anyio.Event()
             await self._idle.wait()
 
-    def stop(self) -> None:
-        """Cancel what runs and end ``run``."""
+    def shut_down(self) -> None:
+        """Nothing goes on: answers in progress end with an error, and sockets are closed."""
         self.draining = True
-        self.stopping.set()
         for generation in list(self._open):
-            generation.cancel()
+            generation.fail(shutting_down())
+        self.stopping.set()
+        self._idle.set()
+
+    async def left(self) -> None:
+        """Wait until everybody who had something open has been told, or was cut off."""
+        with anyio.move_on_after(2 * GOODBYE_S):
+            while self._open or self.sockets_open:
+                await anyio.sleep(0.01)
+
+    def stop(self) -> None:
+        """Shut down, and end ``run``."""
+        self.shut_down()
         self.engine.close()
 
     # ------------------------------------------------------------------------------------------- health

@@ -20,15 +20,19 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from stepwell.core.errors import CapacityError, StepwellError, UserError
+from stepwell.transports.bell import Bell
 from stepwell.transports.generation import Generation
 from stepwell.transports.http.openai import check_model
 from stepwell.transports.http.requests import decode, wants_of
 from stepwell.transports.responses import Create, ResponseEvents, chat_of
 from stepwell.transports.service import Service
+from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.watch import Watch
 
-GOING_AWAY, NOT_TEXT, POLICY, TOO_BIG, OVERLOADED = 1001, 1003, 1008, 1009, 1013
+GOING_AWAY, NOT_TEXT, POLICY, TOO_BIG = 1001, 1003, 1008, 1009
 LIFETIME = GOING_AWAY
+POLITE = (1000, GOING_AWAY, 1005)
+"""How a client closes that is done, is leaving its page, or gives no reason."""
 
 
 class _Kind(msgspec.Struct):
@@ -101,6 +105,7 @@ class _Socket:
         self._socket = socket
         self._service = service
         self._lanes: dict[str | None, _Lane] = {}
+        self._lane_over = Bell()
         # Not anyio's, which gives the loop a turn even if nobody holds it: that is a task switch a chunk.
         self._sending = asyncio.Lock()
         self._most = int(service.limits.body_mib * (1 << 20))
@@ -134,7 +139,11 @@ class _Socket:
                 await self._socket.close(*close)
 
     async def _watch_drain(self) -> None:
+        """When serving ends, every response fails; as soon as all have been told, the socket closes."""
         await self._service.stopping.wait()
+        with anyio.move_on_after(GOODBYE_S):
+            while self._lanes:
+                await self._lane_over.heard()
         self._tasks.cancel_scope.cancel()
 
     async def _read(self) -> tuple[int, str] | None:
@@ -142,7 +151,9 @@ class _Socket:
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
-                self._service.metrics.count("disconnected")
+                # Who just vanishes gets the code 1005 too, but no reason, not even an empty one.
+                if message.get("code") not in POLITE or "reason" not in message:
+                    self._service.metrics.count("disconnected")
                 return None
             text = message.get("text")
             if text is None:
@@ -204,18 +215,22 @@ class _Socket:
                 await self._respond(running)
             except StepwellError as error:
                 await self._say_error(error, name)
+            except (OSError, WebSocketDisconnect):
+                await anyio.sleep_forever()  # the client is gone; the reader hears how, and ends everything
             finally:
                 lane.responses.remove(running)
                 if running.generation is not None:
                     running.generation.close()
         del self._lanes[name]
+        self._lane_over.ring()
         lane.send.close()
         lane.receive.close()
 
     async def _respond(self, running: _Running) -> None:
         service, asked, events = self._service, running.asked, running.events
         wants = wants_of(asked, service, limit="max_tokens" if asked.max_output_tokens is None else "max_output_tokens")
-        prompt = await service.chat_prompt(chat_of(asked), asked.chat_template_kwargs or {}, "input")
+        with service.stopping.given_up():
+            prompt = await service.chat_prompt(chat_of(asked), asked.chat_template_kwargs or {}, "input")
         generation = running.generation = service.start([prompt], wants)
         generation.most_untaken, generation.overflow = service.limits.buffer_kib << 10, self._drop
         if events.cancelled:

@@ -103,7 +103,7 @@ def test_many_equal_values_are_one_addition() -> None:
 def test_the_text_has_the_names_that_tools_look_for() -> None:
     serving, _ = watch(fixed_case(3, "swap", "paged"))
     serving.count("slow_client")
-    serving.gauges["stepwell:streams_open"] = lambda: 3.0
+    serving.gauges["stepwell:streams_open"] = "Streams.", lambda: 3.0
     text = serving.exposition().decode()
     for name in (
         "vllm:num_requests_running",

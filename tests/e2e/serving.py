@@ -10,8 +10,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -68,12 +69,13 @@ class Server:
 
 
 @contextmanager
-def serving(*arguments: str, step_us: int = 500) -> Iterator[Server]:
-    """``stepwell serve`` with the echo backend, ready."""
+def serving(*arguments: str, step_us: int = 500, errors: Path | None = None) -> Iterator[Server]:
+    """``stepwell serve`` with the echo backend, ready.  ``errors``: a file for what it writes to stderr."""
     cost = f"{{base_ns={step_us * 1000},prefill_token_ns=0,decode_request_ns=0,kv_token_ps=0,swap_page_ns=0}}"
     command = [sys.executable, "-m", "stepwell", "serve", "--port", "0", "--set", f"cost.options={cost}", *arguments]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STEPWELL__")}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    with errors.open("w") if errors else nullcontext() as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
     try:
         assert process.stdout is not None
         greeting = []

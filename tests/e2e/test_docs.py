@@ -83,5 +83,7 @@ def test_the_settings_are_those_that_there_are(tmp_path: Path) -> None:
 
 def test_the_metrics_are_those_that_there_are(server: Server) -> None:
     named = set(re.findall(r"`((?:vllm|stepwell):\w+)", OPERATORS.read_text()))
-    families = re.findall(r"^# TYPE (\S+)", server.get("/metrics"), re.MULTILINE)
+    text = server.get("/metrics")
+    families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
     assert named == set(families)
+    assert set(re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE)) == set(families)

@@ -141,7 +141,10 @@ def test_ws_1_the_sdk_over_a_websocket(server: Server) -> None:
 
 
 def test_ws_1_closing_or_dropping_a_socket_ends_its_lanes(server: Server) -> None:
-    before = server.metric("vllm:request_success_total", finished_reason="abort")
+    def lost() -> float:
+        return server.metric("stepwell:transport_total", event="disconnected")
+
+    before, lost_before = server.metric("vllm:request_success_total", finished_reason="abort"), lost()
 
     async def leave(politely: bool) -> None:
         socket = await connect(server.url.replace("http", "ws") + "/responses", compression=None)
@@ -162,6 +165,7 @@ def test_ws_1_closing_or_dropping_a_socket_ends_its_lanes(server: Server) -> Non
     asyncio.run(crowd())
     server.until(lambda: server.idle)
     assert server.metric("vllm:request_success_total", finished_reason="abort") == before + 16
+    server.until(lambda: lost() == lost_before + 4)
 
 
 def test_in_4_a_huge_body_is_refused_while_streams_run(server: Server) -> None:

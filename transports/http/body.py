@@ -29,13 +29,14 @@ def request_id(request: Request) -> str:
 
 async def read_body(request: Request) -> bytes:
     """The whole body; refused as soon as it is known to be too large, or if it takes too long to come."""
-    limits = service_of(request).limits
+    service = service_of(request)
+    limits = service.limits
     most = int(limits.body_mib * (1 << 20))
     if int(request.headers.get("content-length", "0") or 0) > most:
         raise _too_large(limits.body_mib)
     parts, size = [], 0
     try:
-        with anyio.fail_after(limits.body_timeout_s):
+        with service.stopping.given_up(), anyio.fail_after(limits.body_timeout_s):
             async for part in request.stream():
                 size += len(part)
                 if size > most:

@@ -23,6 +23,7 @@ from stepwell.core.errors import CapacityError
 from stepwell.transports.errors import Refusal
 from stepwell.transports.generation import Generation
 from stepwell.transports.service import Service
+from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.watch import Watch
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -96,7 +97,8 @@ class EventStream(Response):
                     self._scope = tasks.cancel_scope
                     generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
                     tasks.start_soon(self._stream, send, scope.get(_DIRECT, send))
-                    await self._watch_client(receive)
+                    with service.stopping.ends(self._scope, GOODBYE_S):
+                        await self._watch_client(receive)
         except* OSError:
             service.metrics.count("disconnected")
         finally:
@@ -153,7 +155,7 @@ class EventStream(Response):
 async def unless_gone(request: Request, service: Service, work: Callable[[], Any]) -> Any:
     """What ``work`` gives, unless the client leaves first: then work is cancelled, and ``ClientGone`` raised.
 
-    The whole body must have been read.
+    If the server stops first, it is cancelled too, and ``CapacityError`` raised.  The whole body must have been read.
     """
     result: list[Any] = []
     problem: list[Exception] = []
@@ -168,7 +170,8 @@ async def unless_gone(request: Request, service: Service, work: Callable[[], Any
 
         tasks.start_soon(watch)
         try:
-            result.append(await work())
+            with service.stopping.given_up():
+                result.append(await work())
         except Exception as error:
             problem.append(error)  # out of the group, so that it is raised as itself and not in a group
         tasks.cancel_scope.cancel()

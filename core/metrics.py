@@ -99,6 +99,7 @@ class _Live(msgspec.Struct, gc=False):
 
     arrival_ns: int
     prompt_tokens: int
+    max_tokens: int
     admitted_ns: int = -1
     first_ns: int = -1
     last_ns: int = 0
@@ -159,12 +160,24 @@ class ServingMetrics:
         """For how long there has been work without any step finishing; 0 while idle."""
         return now_ns - self._moved_ns if self.live else 0
 
-    def wait_ns(self) -> int:
-        """A guess how long a new request would wait: those before it, at the pace at which requests ended lately."""
-        ended = self._ended_ns
-        if not self.waiting or len(ended) < 2:
-            return 0
-        return self.waiting * (ended[-1] - ended[0]) // (len(ended) - 1)
+    def wait_ns(self, now_ns: int) -> int:
+        """A guess how long a new request would wait: those before it, at the pace at which requests ended lately.
+
+        Before two have, the pace is that at which those that run would end if the oldest of them were half-way, or
+        earlier if it may not say so much more.  0 if nothing runs: nobody knows.
+        """
+        ended, ahead = self._ended_ns, max(self.waiting, 1)
+        if len(ended) > 1:
+            return ahead * (ended[-1] - ended[0]) // (len(ended) - 1)
+        oldest = next((live for live in self.live.values() if live.running), None)
+        return ahead * self._left_ns(oldest, now_ns) // self.running if oldest is not None else 0
+
+    def _left_ns(self, live: _Live, now_ns: int) -> int:
+        age_ns, gaps = now_ns - live.admitted_ns, self.histograms["inter_token_latency_seconds"]
+        if not gaps.count:
+            return age_ns
+        most_ns = int(live.max_tokens * gaps.sum / gaps.count * NS_PER_S) - age_ns
+        return max(min(age_ns, most_ns), 1)
 
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
@@ -242,8 +255,9 @@ class ServingMetrics:
     def _submitted(self, now_ns: int, event: Submitted) -> None:
         if not self.live:
             self._moved_ns = now_ns
+            self._ended_ns.clear()  # a pace is that of a busy engine
         self.accepted += 1
-        self.live[event.request] = _Live(now_ns, event.prompt_tokens)
+        self.live[event.request] = _Live(now_ns, event.prompt_tokens, event.max_tokens)
 
     def _rejected(self, now_ns: int, rejected: Rejected) -> None:
         self.accepted -= 1

@@ -15,6 +15,9 @@ MAX_MESSAGE = 600
 MAX_RETRY_S = 60
 """The SDK obeys up to 120 s and gives up beyond that."""
 
+DEFAULT_RETRY_S = 5
+"""If nothing is known of how long it will take."""
+
 _UNAVAILABLE = ("not_serving", "not_ready", "draining", "shutting_down")
 _CODES = {"not_serving": "not_ready"}
 _TYPES = {
@@ -71,7 +74,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def refusal_of(error: BaseException, wait_ns: int = 0) -> Refusal:
-    """What ``error`` is to a client.  ``wait_ns`` is a guess how long until there is room."""
+    """What ``error`` is to a client.  ``wait_ns`` is a guess how long until there is room, 0 if there is none."""
     if isinstance(error, RequestError):
         return Refusal(error.status, error.code, str(error), error.field or None)
     if isinstance(error, UserError):
@@ -82,5 +85,5 @@ def refusal_of(error: BaseException, wait_ns: int = 0) -> Refusal:
             return Refusal(400, "context_length_exceeded", str(error), "prompt")
         status = 503 if error.code in _UNAVAILABLE else 429
         code = _CODES.get(error.code, error.code)
-        return Refusal(status, code, str(error), retry_s=min(max(retry_s, 1), MAX_RETRY_S))
+        return Refusal(status, code, str(error), retry_s=min(retry_s or DEFAULT_RETRY_S, MAX_RETRY_S))
     return Refusal(500, "internal_error", "the server failed; its log says why")

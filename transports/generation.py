@@ -14,6 +14,9 @@ from stepwell.core.streams import Stream
 from stepwell.core.text import TextPipeline
 from stepwell.transports.bell import Bell
 
+MAX_NAMED = 64
+"""Numbers of requests that are told to a client: they go into a header."""
+
 
 class Choice:
     """One answer, and its stream's listener.  ``text`` is all of it so far; what is new comes from ``take``."""
@@ -154,6 +157,11 @@ class Generation:
     async def news(self) -> None:
         """Wait until something changed since the last call (or has already)."""
         await self._bell.heard()
+
+    @property
+    def requests(self) -> str:
+        """The engine's numbers of its requests, as the journal has them; the first ``MAX_NAMED``, with commas."""
+        return ",".join(str(choice.stream.request) for choice in self.choices[:MAX_NAMED])
 
     @property
     def ended(self) -> bool:

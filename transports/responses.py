@@ -92,11 +92,14 @@ class ResponseEvents:
     def accepted(self, generation: Generation) -> Iterator[Json]:
         """It is in the line; and says so if it has to wait there."""
         admitted = generation.choices[0].admitted
-        yield self._whole("response.created", "in_progress" if admitted else "queued", generation)
+        created = self._whole("response.created", "in_progress" if admitted else "queued", generation)
+        # In this event only: everywhere else the client gets back what it sent.
+        created["response"]["metadata"] = {**(self._asked.metadata or {}), "stepwell_request": generation.requests}
+        yield created
         if not admitted:
-            metrics = self._service.metrics
+            waiting, wait_ms = self._service.metrics.waiting, self._service.wait_ns // 1_000_000
             queued = self._whole("response.queued", "queued", generation)
-            yield {**queued, "queue_position": metrics.waiting, "estimated_wait_ms": metrics.wait_ns() // 1_000_000}
+            yield {**queued, "queue_position": waiting, "estimated_wait_ms": wait_ms}
 
     def news(self, generation: Generation) -> Iterator[Json]:
         """What is new; the last call is the one after the choice has ended."""

@@ -261,9 +261,14 @@ class Service:
             return f"there is work and no step has finished for {stalled_ns / NS_PER_S:.1f} s"
         return ""
 
+    @property
+    def wait_ns(self) -> int:
+        """A guess how long a new request would wait; 0: nobody knows."""
+        return self.metrics.wait_ns(self.clock.now_ns())
+
     def refusal(self, error: BaseException) -> Refusal:
         """What a client is told of ``error``."""
-        told = refusal_of(error, self.metrics.wait_ns())
+        told = refusal_of(error, self.wait_ns)
         if told.status >= 500 and told.status != 503:
             log.error("a request failed", reason=str(error))
         return told

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from stepwell.core.events import Event
-from stepwell.core.instructions import Instruction
+from stepwell.core.events import Event, Submitted
+from stepwell.core.instructions import Admitted, Finished, Instruction
 from stepwell.core.metrics import Histogram, ServingMetrics
+from stepwell.core.types import NS_PER_S
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.loop import Simulator
 from stepwell.sim.metrics import RunMetrics
@@ -118,3 +119,24 @@ def test_the_text_has_the_names_that_tools_look_for() -> None:
         'stepwell:streams_open{engine="0",model_name="m"} 3.0',
     ):
         assert name in text
+
+
+def test_a_wait_is_guessed_from_what_is_known() -> None:
+    """First nothing; then from the oldest that runs; then from the pace at which requests end; and anew when idle."""
+    serving, second = ServingMetrics("m", 8), NS_PER_S
+    assert serving.wait_ns(0) == 0
+    for id in range(1, 5):
+        serving.observe(0, [Submitted(id, 1, 100)], [])
+    assert serving.wait_ns(second) == 0
+    serving.observe(second, [], [Admitted(1), Admitted(2)])
+    # Two run, the older one for four seconds and as long again: one ends every two seconds, and two wait.
+    assert serving.wait_ns(5 * second) == 4 * second
+    # At a quarter of a second a token it has 25 seconds, and then five more.
+    serving.histograms["inter_token_latency_seconds"].add(0.25, times=8)
+    assert serving.wait_ns(21 * second) == 5 * second
+    serving.observe(30 * second, [], [Finished(1, "stop", 9), Admitted(3)])
+    serving.observe(33 * second, [], [Finished(2, "stop", 9)])
+    assert serving.wait_ns(40 * second) == 3 * second
+    serving.observe(50 * second, [], [Finished(3, "stop", 9), Finished(4, "cancelled", 0)])
+    serving.observe(9999 * second, [Submitted(5, 1, 100)], [])
+    assert serving.wait_ns(9999 * second) == 0

@@ -12,6 +12,7 @@ import pytest
 
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
 
+import openai  # isort: skip
 from openai import OpenAI  # isort: skip
 
 
@@ -80,6 +81,20 @@ def test_hc_1_a_worker_that_hangs_is_alive_and_not_ready() -> None:
         assert "".join(map(said, stream)) == "x" * 100
         assert status(server, "/ready") == 200
         assert server.stop() == 0
+
+
+def test_a_worker_that_hangs_does_not_hold_its_server() -> None:
+    with serving("--set", "server.drain_s=0.1", step_us=2000) as server, sdk(server) as client:
+        messages: Any = [{"role": "user", "content": "x" * 5000}]
+        stream = client.chat.completions.create(model="echo", messages=messages, stream=True)
+        next(iter(stream))
+        worker = worker_of(server)
+        os.kill(worker, signal.SIGSTOP)
+        server.process.terminate()
+        with pytest.raises(openai.APIError, match="shutting down"):
+            list(stream)
+        assert server.process.wait(PATIENCE_S) == 0
+        assert gone(worker)
 
 
 def test_the_worker_goes_with_its_server() -> None:

@@ -37,6 +37,16 @@ def test_streamed_and_not_say_the_same() -> None:
         assert idle(service)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_names_its_numbers_in_the_journal(stream: bool) -> None:
+    with client(make_service()) as http:
+        for numbers in ("1", "2"):
+            answer = http.post("/v1/chat/completions", json=chat(stream=stream))
+            assert answer.headers["x-stepwell-request"] == numbers
+        answer = http.post("/v1/completions", json={"prompt": ["ab", "cd"], "n": 2, "stream": stream})
+        assert answer.headers["x-stepwell-request"] == "3,4,5,6"
+
+
 def test_hs_3_heads_and_frames() -> None:
     with client(make_service()) as http:
         answer = http.post("/v1/chat/completions", json=chat(stream=True))

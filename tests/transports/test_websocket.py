@@ -51,6 +51,7 @@ def test_one_response_from_created_to_completed() -> None:
         socket.send_json(create("grüße", metadata={"a": "b"}))
         events = until_end(socket)
         kinds = [each["type"] for each in events if each["type"] != "response.output_text.delta"]
+        assert events[0]["response"]["metadata"] == {"a": "b", "stepwell_request": "1"}
         assert [kind for kind in kinds if kind != "response.queued"] == [
             "response.created",
             "response.in_progress",

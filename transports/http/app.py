@@ -19,9 +19,10 @@ from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
 from stepwell.transports.errors import Refusal
 from stepwell.transports.http.body import request_id, service_of
-from stepwell.transports.http.openai import chat, check_model, completions
+from stepwell.transports.http.openai import ENGINE_ID, chat, check_model, completions
 from stepwell.transports.http.sse import ClientGone, DirectSend
 from stepwell.transports.service import Service
+from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.websocket import responses_socket
 
 CLIENT_GONE = 499
@@ -41,6 +42,8 @@ def create_app(service: Service) -> Starlette:
                 yield
             finally:
                 service.stop()
+                # Not for a step that hangs: whoever waited for its tokens has been told.
+                tasks.cancel_scope.deadline = anyio.current_time() + GOODBYE_S
 
     routes = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
@@ -58,7 +61,7 @@ def create_app(service: Service) -> Starlette:
         allow_origins=origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["X-Request-Id", "Retry-After"],
+        expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
     )
     app = Starlette(
         routes=routes,

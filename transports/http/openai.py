@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,9 @@ from stepwell.transports.http.sse import EventStream, unless_gone
 from stepwell.transports.service import Service, Wants
 
 Json = dict[str, Any]
+
+ENGINE_ID = "X-Stepwell-Request"
+"""The header that says under which numbers the journal has it."""
 
 _PLACE = "\x00text\x00"
 _encode = msgspec.json.Encoder().encode
@@ -299,13 +302,15 @@ async def _accepted(service: Service, prompts: Sequence[list[int]], wants: Wants
 async def _answer(
     request: Request, service: Service, asked: Sampled, begin: Callable[[], Awaitable[tuple[Generation, _Shape]]]
 ) -> Response:
-    headers: Mapping[str, str] = {"X-Request-Id": request_id(request)}
+    headers: dict[str, str] = {"X-Request-Id": request_id(request)}
     if asked.stream:
         generation, shape = await unless_gone(request, service, begin)
+        headers[ENGINE_ID] = generation.requests
         return EventStream(service, generation, shape.events, shape.closing, headers)
 
     async def whole() -> bytes:
         generation, shape = await begin()
+        headers[ENGINE_ID] = generation.requests
         try:
             await generation.finished()
             return msgspec.json.encode(shape.answer(generation))
@@ -313,4 +318,4 @@ async def _answer(
             generation.close()
 
     body = await unless_gone(request, service, whole)
-    return Response(body, media_type="application/json", headers=dict(headers))
+    return Response(body, media_type="application/json", headers=headers)

@@ -21,6 +21,8 @@ from stepwell.backends.models.llama import Llama
 
 TILE = 16
 """Rows of a tile."""
+_TOGETHER = 8
+"""Members of the group that attend in one operation."""
 
 
 class SliceWork(msgspec.Struct, frozen=True):
@@ -48,7 +50,7 @@ class Runner(Protocol):
 
 
 class FastRunner:
-    """Every row in one tile; attention in one operation for the group and one for each slice."""
+    """All rows at once; attention in one operation for each slice and for every few members of the group."""
 
     def __init__(self, model: Llama, cache: KVCache) -> None:
         self._model, self._cache = model, cache
@@ -74,15 +76,17 @@ class FastRunner:
             if each.samples:
                 wanted.append(at - 1)
         slot = torch.from_numpy(np.concatenate(slots)).to(device)
-        tables = torch.from_numpy(work.tables).to(device)
-        lengths = torch.from_numpy(work.positions + 1).to(device)
-        mask = reference.decode_mask(lengths, tables.shape[1] * size, dtype)
+        together = self._together(work)
 
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = self._cache.layer(layer)
             reference.write(keys, slot, key)
             reference.write(values, slot, value)
-            out = [reference.decode(query[:members], keys, values, tables, mask)] if members else []
+            out = []
+            if members:
+                out.append(torch.empty_like(query[:members]))
+            for rows, tables, rule in together:
+                out[0].index_copy_(0, rows, reference.decode(query.index_select(0, rows), keys, values, tables, rule))
             out += [
                 reference.prefill(query[first:last], keys, values, pages, rule) for first, last, pages, rule in pieces
             ]
@@ -92,6 +96,22 @@ class FastRunner:
         if len(wanted) < states.shape[0]:
             states = states[torch.tensor(wanted, dtype=torch.int64, device=device)]
         return self._model.logits(states)
+
+    def _together(self, work: StepWork) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Members that attend together, with their tables and mask: of like length, since all are padded to the
+        longest, and so few that what is gathered for them stays in the processor's cache."""
+        device, size = self._model.device, self._cache.page_size
+        order = np.argsort(work.positions, kind="stable")
+        made = []
+        for first in range(0, len(order), _TOGETHER):
+            rows = order[first : first + _TOGETHER]
+            pages = int(work.positions[rows[-1]]) // size + 1
+            lengths = torch.from_numpy(work.positions[rows] + 1).to(device)
+            mask = reference.decode_mask(lengths, pages * size, self._model.dtype)
+            made.append(
+                (torch.from_numpy(rows).to(device), torch.from_numpy(work.tables[rows, :pages]).to(device), mask)
+            )
+        return made
 
 
 class TiledRunner:

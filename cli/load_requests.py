@@ -61,8 +61,10 @@ def read_corpus(path: Path) -> list[int]:
 
 def own_corpus(encode: Callable[[str], list[int]]) -> list[int]:
     """The license that comes with this package, in the model's tokens."""
-    text = importlib.metadata.distribution("stepwell").read_text("licenses/LICENSE")
-    if not text:
+    # A checkout's metadata may come before the installed package's, and has no license in it.
+    found = importlib.metadata.distributions(name="stepwell")
+    text = next(filter(None, (each.read_text("licenses/LICENSE") for each in found)), None)
+    if text is None:
         raise UserError("the installed package has no license text; give token ids by --corpus", field="corpus")
     return encode(text)
 

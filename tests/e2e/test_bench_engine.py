@@ -79,15 +79,15 @@ def test_its_server_ends_with_it() -> None:
     slow = "cost.options={base_ns=500000000,prefill_token_ns=0,decode_request_ns=0,kv_token_ps=0,swap_page_ns=0}"
     command = [sys.executable, "-m", "stepwell", "bench", "engine", "--model", "echo", "--set", slow]
     command += ["--set", "server.drain_s=0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("workload"):
-            break
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    process.terminate()
-    assert process.wait(PATIENCE_S) == 143
-    process.stdout.close()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith("workload") for line in process.stdout)
+            (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            process.terminate()
+            assert process.wait(PATIENCE_S) == 143
+        finally:
+            process.kill()
     assert not Path(f"/proc/{child}").exists()
 
 

@@ -193,10 +193,10 @@ class _Run(RealClock):
 
 async def _connect(service: Service, answer: Generation) -> None:
     from stepwell.transports.http.openai import ChatShape  # lazy: an extra
-    from stepwell.transports.http.requests import ChatMessage, ChatRequest  # lazy: the same
+    from stepwell.transports.http.requests import NOTHING, ChatRequest  # lazy: the same
     from stepwell.transports.http.sse import EventStream  # lazy: the same
 
-    shape = ChatShape(service, ChatRequest(messages=[ChatMessage("user", "x")], stream=True))
+    shape = ChatShape(service, ChatRequest(messages=NOTHING, stream=True))
 
     async def receive() -> dict[str, Any]:
         await anyio.sleep_forever()

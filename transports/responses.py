@@ -12,18 +12,29 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Raw
 
 from stepwell.core.errors import StepwellError, UserError
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Generation
-from stepwell.transports.http.requests import ChatMessage, Part, Sampled, Whole, messages_of
+from stepwell.transports.http.decoding import SMALL, decode, items_of
+from stepwell.transports.http.requests import (
+    MAX_MESSAGES,
+    NOTHING,
+    ChatMessage,
+    Part,
+    Sampled,
+    Whole,
+    messages_of,
+)
 from stepwell.transports.service import Message, Service
 
 Json = dict[str, Any]
+Metadata = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]
 LaneName = Annotated[str, msgspec.Meta(max_length=128)]
 
 
-class InputItem(msgspec.Struct):
+class InputItem(msgspec.Struct, gc=False):
     """One of ``input``: a message; other kinds are refused by name."""
 
     type: str = "message"
@@ -34,15 +45,21 @@ class InputItem(msgspec.Struct):
 class Create(Sampled, kw_only=True):
     """``response.create``: the body of a create request, and the lane it goes into."""
 
-    input: str | Annotated[list[InputItem], msgspec.Meta(max_length=4096)] | None = None
+    input: Raw = NOTHING
+    """A text, or a list of ``InputItem``."""
     instructions: str | None = None
     max_output_tokens: Whole | None = None
     previous_response_id: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)] | None = (
+        None
+    )
     stream_id: LaneName | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    top_logprobs: Any = None
+    top_logprobs: Raw = NOTHING
     generate: bool | None = None
+
+
+INPUT: msgspec.json.Decoder[str | list[InputItem] | None] = msgspec.json.Decoder(str | list[InputItem] | None)
 
 
 def chat_of(asked: Create) -> list[Message]:
@@ -57,13 +74,16 @@ def chat_of(asked: Create) -> list[Message]:
         raise UserError("one response is one answer", field="n")
     if asked.generate is False:
         raise UserError("warming up without an answer is not supported", field="generate")
-    if not asked.input:
+    if memoryview(asked.input).nbytes > SMALL and memoryview(asked.input)[0] == ord("["):
+        items_of(asked.input, MAX_MESSAGES, "input")
+    said = decode(asked.input, INPUT, "input")
+    if not said:
         raise UserError("must be text or a list of messages, and not empty", field="input")
     messages = [ChatMessage("system", asked.instructions)] if asked.instructions else []
-    if isinstance(asked.input, str):
-        messages.append(ChatMessage("user", asked.input))
+    if isinstance(said, str):
+        messages.append(ChatMessage("user", said))
     else:
-        for index, item in enumerate(asked.input):
+        for index, item in enumerate(said):
             if item.type != "message":
                 raise UserError(f"only messages are understood, not {item.type!r}", field=f"input[{index}].type")
             messages.append(ChatMessage("system" if item.role == "developer" else item.role, item.content))

@@ -22,8 +22,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stepwell.core.errors import CapacityError, StepwellError, UserError
 from stepwell.transports.bell import Bell
 from stepwell.transports.generation import Generation
+from stepwell.transports.http.decoding import decode, decode_body
 from stepwell.transports.http.openai import check_model
-from stepwell.transports.http.requests import decode, wants_of
+from stepwell.transports.http.requests import wants_of
 from stepwell.transports.responses import Create, ResponseEvents, chat_of
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -168,7 +169,7 @@ class _Socket:
             kind = decode(body, _KIND)
             lane = kind.stream_id
             if kind.type == "response.create":
-                self._create(decode(body, _CREATE))
+                self._create(await decode_body(body, _CREATE))
             elif kind.type == "response.cancel":
                 self._cancel(decode(body, _CANCEL))
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from typing import Any
 
@@ -194,6 +195,59 @@ def test_bodies_are_bounded() -> None:
         assert error_of(http.post(CHAT, content=big)) == (413, "request_too_large", None)
         assert error_of(http.post(CHAT, content=iter([big[:15_000].encode(), big[15_000:].encode()])))[0] == 413
         assert error_of(http.post(CHAT, json=chat(), headers={"Content-Length": "99999999"}))[0] == 413
+
+
+def many(item: str, size: int = 2 << 20) -> str:
+    """A list of so many of these."""
+    return "[" + ",".join([item] * (size // (len(item) + 1))) + "]"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (TEXT, '{"prompt": ' + many("[]") + "}", "prompt"),
+        (TEXT, '{"prompt": ' + many('""') + "}", "prompt"),
+        (TEXT, '{"prompt": ' + many("1") + "}", "prompt"),
+        (TEXT, '{"prompt": [' + many("1") + "]}", "prompt[0]"),
+        (TEXT, '{"prompt": ' + many("{}") + "}", "prompt"),
+        (TEXT, '{"prompt": [' + many("[]") + "]}", "prompt[0]"),
+        (CHAT, '{"messages": ' + many('{"role": "a"}') + "}", "messages"),
+        (CHAT, '{"messages": [{"role": "user", "content": "x", "tool_calls": ' + many("[]") + "}]}", "messages"),
+        (CHAT, '{"messages": [], "chat_template_kwargs": {"a": ' + many("[]") + "}}", "chat_template_kwargs"),
+        (CHAT, '{"messages": [], "logit_bias": ' + many("1") + "}", "logit_bias"),
+        (CHAT, '{"messages": [], "stop": [], "stop": ' + many('"a"') + ', "stop": []}', None),
+    ],
+)
+def test_in_4_lists_of_millions_are_refused_before_anything_is_made_of_them(
+    path: str, body: str, field: str | None
+) -> None:
+    service = make_service()
+    gc.collect()
+    gc.disable()
+    try:
+        with client(service) as http:
+            before = gc.get_count()[0]
+            answer = http.post(path, content=body)
+            made = gc.get_count()[0] - before
+    finally:
+        gc.enable()
+    assert (error_of(answer)[0], error_of(answer)[2]) == (400, field)
+    assert made < 50_000
+    assert service.metrics.accepted == 0
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n" * 1000])
+def test_every_shape_of_a_prompt_with_spaces_in_it(space: str) -> None:
+    with client(make_service(lengths=dict.fromkeys(range(1, 20), 1))) as http:
+        for prompt, choices in (
+            ('"a"', 1),
+            ("[<97<,<98<]", 1),
+            ('[<"a"<,<"b"<]', 2),
+            ('[<[<97<]<,<"b"<,<[<98,99<]<]', 3),
+        ):
+            body = '{<"prompt"<:<' + prompt + "<}"
+            answer = http.post(TEXT, content=body.replace("<", space))
+            assert len(answer.json()["choices"]) == choices
 
 
 def test_a_full_house_says_when_to_come_again() -> None:

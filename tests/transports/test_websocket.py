@@ -112,7 +112,7 @@ def test_what_comes_while_an_event_is_sent_is_not_lost() -> None:
     async def main() -> list[Any]:
         async with running(service):
             generation = service.start([list(b"abcde")], Wants())
-            events, found = ResponseEvents(service, Create(input="abcde")), []
+            events, found = ResponseEvents(service, Create()), []
             await generation.accepted()
             while not events.over:
                 for event in events.news(generation):

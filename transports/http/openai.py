@@ -16,6 +16,7 @@ from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.http import requests, sse
 from stepwell.transports.http.body import read_body, request_id, service_of
+from stepwell.transports.http.decoding import decode_body
 from stepwell.transports.http.requests import CompletionRequest, Sampled
 from stepwell.transports.http.sse import EventStream, unless_gone
 from stepwell.transports.service import Service, Wants
@@ -243,7 +244,7 @@ def check_model(service: Service, name: str | None) -> None:
 async def chat(request: Request) -> Response:
     """``POST /v1/chat/completions``."""
     service = service_of(request)
-    asked = requests.decode(await read_body(request), requests.CHAT)
+    asked = await decode_body(await read_body(request), requests.CHAT)
     check_model(service, asked.model)
     requests.check_promises(asked)
     limit = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
@@ -251,7 +252,7 @@ async def chat(request: Request) -> Response:
         raise UserError("needs logprobs to be true", field="top_logprobs")
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else -1
     wants = requests.wants_of(asked, service, logprobs=logprobs, limit=limit)
-    messages = requests.messages_of(asked.messages)
+    messages = requests.messages_of(requests.chat_messages(asked.messages))
 
     async def begin() -> tuple[Generation, _Shape]:
         prompt = await service.chat_prompt(messages, asked.chat_template_kwargs or {}, "messages")
@@ -263,7 +264,7 @@ async def chat(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """``POST /v1/completions``."""
     service = service_of(request)
-    asked = requests.decode(await read_body(request), requests.COMPLETION)
+    asked = await decode_body(await read_body(request), requests.COMPLETION)
     check_model(service, asked.model)
     if asked.suffix:
         raise UserError("filling in the middle is not supported", field="suffix")

@@ -1,24 +1,28 @@
 """What clients may send, as types with bounds; unknown fields are ignored and wrong ones named.
 
-Every bound is here or in ``[server]``: nothing is done for a request before it has passed.
+Every bound is here, in ``decoding`` or in ``[server]``: nothing is done for a request before it has passed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Raw
 
 from stepwell.core.errors import UserError
 from stepwell.core.sampling import SamplingParams
-from stepwell.transports.errors import RequestError
+from stepwell.transports.errors import too_long
+from stepwell.transports.http.decoding import SMALL, decode, items_of
 from stepwell.transports.service import Message, Service, Wants
 
-T = TypeVar("T")
-
 MAX_TOKENS = 1 << 40
+MAX_MESSAGES = 4096
+MAX_TOOL_CALLS = 256 << 10
+"""Bytes, of all messages together."""
+NOTHING = Raw(b"null")
 GREEDY_BELOW = 1e-5
 """A temperature under this is greedy: as a divisor it would overflow."""
 
@@ -63,16 +67,16 @@ class Sampled(msgspec.Struct, kw_only=True):
     service_tier: Annotated[str, msgspec.Meta(max_length=32)] | None = None
 
 
-class Part(msgspec.Struct):
+class Part(msgspec.Struct, gc=False):
     type: str
     text: str | None = None
 
 
-class ChatMessage(msgspec.Struct):
+class ChatMessage(msgspec.Struct, gc=False):
     role: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
     content: str | list[Part] | None = None
     name: str | None = None
-    tool_calls: Any = None
+    tool_calls: Raw = NOTHING
     tool_call_id: str | None = None
 
 
@@ -83,62 +87,34 @@ class ResponseFormat(msgspec.Struct):
 class ChatRequest(Sampled, kw_only=True):
     """``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[ChatMessage], msgspec.Meta(min_length=1, max_length=4096)]
+    messages: Raw
+    """A list of ``ChatMessage``, see ``chat_messages``."""
     max_completion_tokens: Whole | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
-    tool_choice: Any = None
+    tool_choice: Raw = NOTHING
 
 
 class CompletionRequest(Sampled, kw_only=True):
     """``POST /v1/completions``."""
 
-    prompt: Any
+    prompt: Raw
+    """See ``prompts_of``."""
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | bool | None = None
     echo: bool | None = None
     suffix: str | None = None
     best_of: Annotated[int, msgspec.Meta(ge=1, le=1)] | None = None
 
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
-_MISSING = re.compile(r"Object missing required field `(\w+)`")
-_BEFORE = re.compile(r'"((?:[^"\\]|\\.){1,64})"\s*:\s*[^"{}]*$')
-_BYTE = re.compile(r"\(byte (\d+)\)")
-
-
-def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """``body`` as a request; a mistake is an error that names the field and what was expected there."""
-    try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(str(error), body) from None
-
-
-def _invalid(text: str) -> RequestError:
-    match = _AT.match(text)
-    what, path = (match["what"], match["path"] or "") if match else (text, "")
-    field = path.lstrip(".").replace("[...]", "")
-    missing = _MISSING.search(what)
-    if missing:
-        field = f"{field}.{missing[1]}".lstrip(".")
-        what = "is required"
-    return RequestError(what[0].lower() + what[1:].replace("`", ""), field=field)
-
-
-def _malformed(text: str, body: bytes) -> RequestError:
-    """JSON knows no NaN, no Infinity and nothing beyond a double: say where, if that can be seen."""
-    at = _BYTE.search(text)
-    start = body[: int(at[1]) + 1][-512:].decode("utf-8", "replace") if at else ""
-    near = _BEFORE.search(start)
-    return RequestError(f"the body is not valid JSON: {text}", field=near[1] if near else "", code="invalid_json")
-
-
 CHAT = msgspec.json.Decoder(ChatRequest)
 COMPLETION = msgspec.json.Decoder(CompletionRequest)
+MESSAGES = msgspec.json.Decoder(Annotated[list[ChatMessage], msgspec.Meta(min_length=1)])
+TEXT = msgspec.json.Decoder(str)
+IDS = msgspec.json.Decoder(list[int])
+ANYTHING = msgspec.json.Decoder()
+_BEGIN = re.compile(rb'(")|\[\s*(.)', re.DOTALL)
 
 
 # ------------------------------------------------------------------------------------------------ meaning
@@ -148,12 +124,21 @@ def check_promises(request: ChatRequest) -> None:
     """What would change the shape of the answer is refused rather than ignored."""
     if request.response_format is not None and request.response_format.type != "text":
         raise UserError("structured output is not supported here; only text is", field="response_format.type")
-    if request.tool_choice not in (None, "none", "auto"):
+    if bytes(request.tool_choice) not in (b"null", b'"none"', b'"auto"'):
         raise UserError("tools are not supported here; none and auto are understood as text", field="tool_choice")
+
+
+def chat_messages(messages: Raw) -> list[ChatMessage]:
+    """They are counted before they are made."""
+    if memoryview(messages).nbytes > SMALL:
+        items_of(messages, MAX_MESSAGES, "messages")
+    return decode(messages, MESSAGES, "messages")
 
 
 def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
     """The chat as the template takes it: content as text, null only where nothing was said."""
+    if sum(memoryview(each.tool_calls).nbytes for each in messages) > MAX_TOOL_CALLS + 4 * len(messages):
+        raise UserError(f"tool calls take more than {MAX_TOOL_CALLS >> 10} KiB", field="messages")
     return [_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
 
 
@@ -169,9 +154,12 @@ def _message(message: ChatMessage, field: str) -> Message:
             raise UserError("must be text, or a list of parts of text", field=f"{field}.content")
         content = ""
     made: dict[str, Any] = {"role": message.role, "content": content}
-    for name in ("name", "tool_calls", "tool_call_id"):
+    for name in ("name", "tool_call_id"):
         if getattr(message, name) is not None:
             made[name] = getattr(message, name)
+    calls = decode(message.tool_calls, ANYTHING, f"{field}.tool_calls")
+    if calls is not None:
+        made["tool_calls"] = calls
     return made
 
 
@@ -219,30 +207,35 @@ def _sampling(request: Sampled, defaults: Mapping[str, Any], logprobs: int) -> S
     return SamplingParams(**given, logprobs=logprobs, stop_token_ids=tuple(request.stop_token_ids or ()))
 
 
-async def prompts_of(prompt: Any, service: Service) -> list[list[int]]:
+async def prompts_of(prompt: Raw, service: Service) -> list[list[int]]:
     """A text, token ids, or a list of either, as the token ids of each prompt."""
     field = "prompt"
-    if isinstance(prompt, str):
-        return [await service.text_prompt(prompt, field)]
-    if not isinstance(prompt, list) or not prompt:
+    begin = _begin(prompt)
+    if begin == b"[":
         raise UserError("must be text, token ids, or a list of either, and not empty", field=field)
-    if type(prompt[0]) is int:
-        service.check_length(prompt, field)  # before anything looks at each of them
-    if _are_ids(prompt):
-        return [service.check_prompt(prompt, field)]
-    if len(prompt) > service.limits.max_choices:
-        raise UserError(f"at most {service.limits.max_choices} prompts at once, got {len(prompt)}", field=field)
-    prompts = []
-    for index, each in enumerate(prompt):
-        place = f"{field}[{index}]"
-        if isinstance(each, str):
-            prompts.append(await service.text_prompt(each, place))
-        elif isinstance(each, list) and _are_ids(service.check_length(each, place)):
-            prompts.append(service.check_prompt(each, place))
-        else:
-            raise UserError("must be text or a list of token ids", field=place)
-    return prompts
+    if begin in (b'["', b"[["):
+        prompts = items_of(prompt, service.limits.max_choices, field)
+        return [await _prompt(each, service, f"{field}[{index}]") for index, each in enumerate(prompts)]
+    return [await _prompt(prompt, service, field)]
 
 
-def _are_ids(items: list[Any]) -> bool:
-    return all(type(item) is int for item in items)
+def _begin(raw: Raw) -> bytes:
+    """What a value begins with: ``"`` for a text, ``[`` for an empty list, ``["``, ``[[`` or ``[1`` for lists."""
+    match = _BEGIN.match(memoryview(raw))
+    if match is None:
+        return b""
+    return match[1] or b"[" + match[2].strip(b"]")
+
+
+async def _prompt(raw: Raw, service: Service, field: str) -> list[int]:
+    begin = _begin(raw)
+    if begin.startswith(b'"'):
+        return await service.text_prompt(decode(raw, TEXT, field), field)
+    if begin == b"[":
+        return service.check_length([], field)
+    if not re.fullmatch(rb"\[[-0-9]", begin):
+        raise UserError("must be text or a list of token ids", field=field)
+    count = bytes(raw).count(b",") + 1  # before anything is made of each
+    if count >= service.context:
+        raise too_long(count, service.context, field)
+    return service.check_prompt(decode(raw, IDS, field), field)

@@ -18,6 +18,7 @@ from statistics import median
 
 import msgspec
 
+from stepwell.cli.ceilings import ceilings
 from stepwell.cli.load_client import Answer, Ask, Server, look, play
 from stepwell.cli.load_requests import REQUESTS, Prompts, encoder_of, lengths, own_corpus, read_corpus
 from stepwell.core.build_kind import build_kind
@@ -102,8 +103,8 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"must be at least 1 run and 1 request, not {args.runs} and {args.requests}", field="runs")
     names = dict.fromkeys(args.workload or [*WORKLOADS, *([] if args.url else [HOST_PATH])])
     loads = [WORKLOADS[name] for name in names if name != HOST_PATH]
-    first = machine()
-    print(as_json(first) if args.json else f"machine: {first['loop_ns_per_iteration']} ns an iteration of plain Python")
+    first = machine() | (ceilings() if loads else {})
+    print(as_json(first) if args.json else _machine_in_words(first), flush=True)
     good = _load(args, loads) if loads else True
     if HOST_PATH in names:
         line = _host_path(args.runs)
@@ -198,6 +199,14 @@ def _figures(workload: Workload, asks: Sequence[Ask], answers: Sequence[Answer])
         if value is not None:
             found[name] = value / NS_PER_MS
     return found
+
+
+def _machine_in_words(line: Line) -> str:
+    words = f"machine: {line['loop_ns_per_iteration']} ns an iteration of plain Python"
+    if "read_gb_per_s" not in line:
+        return words
+    product = f"multiplies {line['bfloat16_gflop_per_s']} GFLOP/s in bfloat16"
+    return f"{words}; one thread reads {line['read_gb_per_s']} GB/s and {product}"
 
 
 def _in_words(line: Line) -> str:

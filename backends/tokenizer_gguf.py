@@ -91,7 +91,8 @@ def pre_tokenizer(metadata: Mapping[str, object], force: str) -> tuple[PreTokeni
         return PRETOKENIZERS[name], []
     said = "is missing" if name is None else f"{name!r} is not known"
     if not force:
-        raise UserError(f"{said}; a text would be cut differently than in training. Known are {known}", field=key)
+        ways = f"model.pre_tokenizer forces one of {known}"
+        raise UserError(f"{said}; a text would be cut differently than in training; {ways}", field=key)
     return PRETOKENIZERS[force], [f"{key} {said if name not in PRETOKENIZERS else repr(name)}; forced to {force!r}"]
 
 

@@ -46,9 +46,11 @@ def _real(config: Config, name: str, place: Place) -> Model:
             f"a real model needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})", field="model.path"
         ) from None
     source = open_source(config.model.path)
-    gguf = source.kind == "gguf"
     try:
-        tokenizer = tokenizer_from_gguf(source.gguf_metadata) if gguf else tokenizer_from_folder(source.path)
+        if source.kind == "gguf":
+            tokenizer = tokenizer_from_gguf(source.gguf_metadata, force_pre=config.model.pre_tokenizer)
+        else:
+            tokenizer = tokenizer_from_folder(source.path)
     except UserError as error:
         # It knows which key is wrong, and not in which file.
         raise UserError(f"{source.path}: {error}", field="model.path") from None

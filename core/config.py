@@ -140,6 +140,9 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     """Of the processor; 0: all cores but one, which is left to the process that serves."""
+    pre_tokenizer: str = ""
+    """Forces the pre-tokenizer of a GGUF file that names none, or an unknown one; ``/v1/models`` then carries a
+    warning.  Empty: such a file is refused."""
     placement: Literal["process", "thread", "inline"] = "process"
     """Where steps are executed.  ``process``: in a worker of its own, which is started again if it dies.  ``thread``
     and ``inline`` (on the event loop) are for experiments: the interpreter's lock is shared with every connection."""

@@ -61,7 +61,8 @@ class WorkerProcess:
                 pass_fds=[far.fileno()],
                 start_new_session=True,  # an interrupt of the terminal is not meant for it
             )
-        self._channel.sendall(framed(config))
+        with contextlib.suppress(OSError):  # if it has died already, ``opened`` says how
+            self._channel.sendall(framed(config))
 
     @property
     def pid(self) -> int:

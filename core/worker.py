@@ -84,8 +84,12 @@ def _exactly(channel: socket.socket, size: int) -> bytearray:
 
 
 def main(descriptor: int) -> None:
-    """Serve the socket until it ends.  Interrupts are for the server, which drains first."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Serve the socket until it ends.
+
+    Signals are for the server, which drains first: a supervisor may send them to every process of a service.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     with socket.socket(fileno=descriptor) as channel:
         try:
             _serve(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,9 @@ from stepwell.tests.backends.speaking import write_speaking_folder, write_speaki
 from stepwell.transports.service import Model  # noqa: E402
 
 
-def opened(path: Path) -> Model:
+def opened(path: Path, **model: Any) -> Model:
     config = Config(
-        model=ModelConfig(path=str(path), threads=1, placement="inline"),
+        model=ModelConfig(path=str(path), threads=1, placement="inline", **model),
         memory=MemoryConfig(pages=16, host_pages=0),
         scheduler=SchedulerConfig(token_budget=32, running_limit=8),
     )
@@ -60,3 +61,13 @@ def test_ml_5_without_a_template_a_model_can_only_complete(tmp_path: Path, logge
     model = opened(write_speaking_gguf(tmp_path / "model.gguf", **{"tokenizer.chat_template": None}))
     with pytest.raises(UserError, match="/v1/completions"):
         model.template([{"role": "user", "content": "hi"}], {})
+
+
+def test_ml_5_an_unknown_pre_tokenizer_is_refused_unless_forced(tmp_path: Path, logged: list[str]) -> None:
+    path = write_speaking_gguf(tmp_path / "model.gguf", pre="nobody-knows")
+    with pytest.raises(UserError, match="nobody-knows"):
+        opened(path)
+    (warning,) = opened(path, pre_tokenizer="gpt-2").warnings
+    assert "forced to 'gpt-2'" in warning
+    with pytest.raises(UserError, match="known are gpt-2"):
+        opened(path, pre_tokenizer="mine")

@@ -146,11 +146,12 @@ def test_one_that_dies_while_nobody_asks_is_replaced_at_once() -> None:
     assert not engine.failed
 
 
-def test_an_interrupt_is_for_the_server_not_for_the_process() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_for_the_server_not_for_the_process(number: int) -> None:
     async def visit(engine: Engine, place: Place) -> None:
         assert isinstance(place, Process)
         stream = engine.submit(list(range(20)), 100)
-        os.kill(place.pid, signal.SIGINT)
+        os.kill(place.pid, number)
         await stream.wait()
         assert not place.restarts
 

@@ -6,7 +6,7 @@ height, so that a request's numbers are the same, bit for bit, alone and in comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -25,13 +25,18 @@ _TOGETHER = 8
 """Members of the group that attend in one operation."""
 
 
+Told = Callable[[int, Tensor], None]
+"""Is given scores and the position of the first of them; each row is about the token after its position."""
+
+
 class SliceWork(msgspec.Struct, frozen=True):
-    """Consecutive positions of one request."""
+    """Consecutive positions of one request.  ``told``: whoever wants the scores of the prompt's own tokens."""
 
     row: Row
     start: int
     count: int
     samples: bool
+    told: Told | None = None
 
 
 class StepWork(msgspec.Struct, frozen=True):
@@ -93,6 +98,8 @@ class FastRunner:
             return out[0] if len(out) == 1 else torch.cat(out)
 
         states = self._model.forward(_tensor(tokens, device), _tensor(positions, device), attend)
+        for each, (first, _, _, _) in zip(work.slices, pieces, strict=True):
+            _tell(self._model, states, first, each)
         if len(wanted) < states.shape[0]:
             states = states[torch.tensor(wanted, dtype=torch.int64, device=device)]
         return self._model.logits(states)
@@ -129,6 +136,7 @@ class TiledRunner:
         slots: list[Ints] = []
         tiles: list[list[fixed.Chunk]] = []
         wanted = list(range(len(work.tokens)))
+        firsts: list[int] = []
         at = 0
         for first in range(0, len(work.tokens), TILE):
             here = slice(first, first + TILE)
@@ -139,6 +147,7 @@ class TiledRunner:
             slots.append(_padded(_slots(work.tables[here], work.positions[here], size), self._nowhere))
             at += TILE
         for each in work.slices:
+            firsts.append(at)
             table = np.array([each.row.table], np.int64)
             for start in range(each.start, each.start + each.count, TILE):
                 where = np.arange(start, min(start + TILE, each.start + each.count))
@@ -160,6 +169,8 @@ class TiledRunner:
             return torch.cat([fixed.tile(part, keys, values, chunks) for part, chunks in parts])
 
         states = self._model.forward(_tensor(tokens, device), _tensor(positions, device), attend)
+        for each, first in zip(work.slices, firsts, strict=True):
+            _tell(self._model, states, first, each)
         padded = wanted + [0] * (-len(wanted) % TILE)
         if not padded:
             return torch.zeros((0, self._model.config.vocab_size), device=device)
@@ -177,6 +188,17 @@ class TiledRunner:
         if len(context) > 1:
             context = np.pad(context, ((0, TILE - len(context)), (0, 0)), constant_values=self._nowhere)
         return fixed.chunks(torch.from_numpy(context).to(device), torch.from_numpy(_padded(positions, 0)).to(device))
+
+
+def _tell(model: Llama, states: Tensor, at: int, each: SliceWork) -> None:
+    """The scores of a slice whose rows begin ``at``; a tile at a time, as a whole prompt's would fill the memory."""
+    if each.told is None:
+        return
+    count = min(each.count, each.row.prompt_tokens - 1 - each.start)  # the last one is about the answer
+    for first in range(0, count, TILE):
+        here = torch.arange(at + first, at + min(first + TILE, count), device=states.device)
+        padded = torch.cat([here, here[:1].expand(TILE - len(here))])
+        each.told(each.start + first, model.logits(states[padded])[: len(here)])
 
 
 def _slots(tables: Ints, positions: Ints, size: int) -> Ints:

@@ -22,7 +22,7 @@ from stepwell.backends.cores import spare_cores
 from stepwell.backends.kv_cache import KVCache, page_bytes
 from stepwell.backends.models.llama import Llama
 from stepwell.backends.models.matrix import has_bfloat16
-from stepwell.backends.runner import TILE, FastRunner, Runner, SliceWork, StepWork, TiledRunner
+from stepwell.backends.runner import TILE, FastRunner, Runner, SliceWork, StepWork, TiledRunner, Told
 from stepwell.backends.sampler import choose, is_plain, logprob
 from stepwell.backends.weights.opening import open_model
 from stepwell.backends.weights.source import ModelSource
@@ -169,11 +169,13 @@ class TorchBackend:
     def _step(self, batch: Launch) -> StepResult:
         copy_ns = self._follow(batch)
         group, rows = self._group, self._rows
+        result = StepResult(batch.step, copy_ns=copy_ns)
         slices = [
-            SliceWork(rows[id], start, count, samples) for id, start, count, samples in batch.slices if id in rows
+            SliceWork(rows[id], start, count, samples, _teller(rows[id], result.prompt_logprobs))
+            for id, start, count, samples in batch.slices
+            if id in rows
         ]
         members = group.rows if batch.decode else []
-        result = StepResult(batch.step, copy_ns=copy_ns)
         if not members and not slices:
             return result
         sampled = [*members, *(each.row for each in slices if each.samples)]
@@ -259,6 +261,19 @@ class TorchBackend:
             StepWork(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 1), np.int64), slices)
         )
         _highest(logits[:1].expand(min(running, tokens), -1).contiguous())
+
+
+def _teller(row: Row, into: list[tuple[RequestId, int, list[TokenLogprob]]]) -> Told | None:
+    """Whoever makes log-probabilities of the scores of a prompt's own tokens."""
+    top = row.sampling.prompt_logprobs
+    if top < 0:
+        return None
+
+    def told(position: int, scores: torch.Tensor) -> None:
+        named = zip(scores.cpu().numpy(), row.tokens[position + 1 :], strict=False)
+        into.append((row.id, position + 1, [logprob(each, token, top) for each, token in named]))
+
+    return told
 
 
 def _highest(logits: torch.Tensor) -> tuple[list[int], list[bool]]:

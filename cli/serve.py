@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -203,7 +204,14 @@ async def _serve(service: Service, server: uvicorn.Server, listener: socket.sock
 async def _greet(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
     while not server.started:
         await anyio.sleep(0.01)
+    _settle_garbage()
     _announce(service, listener, journal)
+
+
+def _settle_garbage() -> None:
+    """What is there now stays; to look through it, as a full collection does, would hold the loop up."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _drain(service: Service, server: uvicorn.Server) -> None:

@@ -220,6 +220,9 @@ class Engine:
         until_ns = now_ns() + SLICE_NS
         ends = {each.request: each.tokens for each in out if isinstance(each, Finished)}
         for result in results:
+            for request, first, rows in result.prompt_logprobs:
+                if request in self._streams:
+                    self._streams[request].push_prompt(first, rows)
             tokens = self._counting(result, ends)
             for start in range(0, len(tokens), PER_LOOK):
                 self._deliver(tokens[start : start + PER_LOOK], result.logprobs)

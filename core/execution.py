@@ -48,6 +48,8 @@ class CostModel(Protocol):
 class StepResult(msgspec.Struct, array_like=True, gc=False):
     """What a backend says of a finished step.  ``tokens`` are (request, token id) of every row that sampled.
 
+    ``prompt_logprobs`` are (request, place of the first, rows) for tokens of prompts, where they were asked for; a
+    request that is computed again brings them again.
     ``failed`` is empty on success; otherwise nothing of the step counts and ``blamed`` names those at fault.
     """
 
@@ -60,6 +62,7 @@ class StepResult(msgspec.Struct, array_like=True, gc=False):
     failed: str = ""
     blamed: list[RequestId] = []
     device_lost: bool = False
+    prompt_logprobs: list[tuple[RequestId, int, list[TokenLogprob]]] = []
 
 
 class Tokenizer(Protocol):

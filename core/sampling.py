@@ -9,7 +9,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Of one request.  ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off.
 
     ``seed`` with the token's position fixes every draw, whatever else runs beside it; None takes a fresh one.
-    ``logprobs`` asks for the log-probabilities of the chosen token and that many best alternatives (-1: none at all).
+    ``logprobs`` asks for the log-probabilities of the chosen token and that many best alternatives (-1: none at all),
+    ``prompt_logprobs`` for those of the prompt's own tokens, of which the first has none.
     End tokens are not chosen before ``min_tokens`` tokens; with ``ignore_eos`` they do not end the answer.
     """
 
@@ -23,6 +24,7 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     logprobs: int = -1
+    prompt_logprobs: int = -1
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()

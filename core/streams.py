@@ -50,6 +50,8 @@ class Stream:
         """All tokens so far."""
         self.logprobs: list[TokenLogprob] = []
         """Their log-probabilities, in the same order; empty unless they were asked for."""
+        self.prompt_logprobs: list[TokenLogprob] = []
+        """Of the prompt's tokens, from the second on; whole before the first token comes; empty unless asked for."""
         self._read = 0
         self._listener: Listener | None = None
         self._reader: _Reader | None = None
@@ -110,6 +112,12 @@ class Stream:
             self.logprobs.append(logprob)
         if self._listener is not None:
             self._tell(self._listener, (token,))
+
+    def push_prompt(self, first: int, rows: Sequence[TokenLogprob]) -> None:
+        """Rows of the prompt's tokens, from place ``first`` on.  Those that are known already were computed again."""
+        known = 1 + len(self.prompt_logprobs)
+        if first <= known:
+            self.prompt_logprobs += rows[known - first :]
 
     def finish(self, finished: Finished) -> None:
         """Ended; tokens beyond those that count (a stop string) are taken back if nobody has them yet."""

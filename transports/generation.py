@@ -21,8 +21,12 @@ MAX_NAMED = 64
 class Choice:
     """One answer, and its stream's listener.  ``text`` is all of it so far; what is new comes from ``take``."""
 
-    def __init__(self, index: int, prompt: Sequence[int], stream: Stream, pipeline: TextPipeline) -> None:
+    def __init__(
+        self, index: int, prompt: Sequence[int], stream: Stream, pipeline: TextPipeline, *, silent: bool = False
+    ) -> None:
+        """``silent``: no token is wanted, only what is known of the prompt."""
         self.index = index
+        self.silent = silent
         self.prompt = prompt
         self.stream = stream
         self.reason = ""
@@ -62,6 +66,8 @@ class Choice:
     @property
     def tokens(self) -> int:
         """Of the answer: those before a stop string, or all."""
+        if self.silent:
+            return 0
         if self._pipeline.stop_at is not None:
             return self._pipeline.stop_at
         finished = self.stream.finished
@@ -82,7 +88,7 @@ class Choice:
 
     def heard(self, tokens: Sequence[int]) -> None:
         """The stream has more.  What comes after a stop string is not the answer's."""
-        if self._stopped or self.over:
+        if self._stopped or self.silent or self.over:
             return
         self._add(self._pipeline.feed(tokens))
         keep = self._pipeline.stop_at
@@ -115,7 +121,7 @@ class Choice:
             self.reason = "stop"
         elif finished.reason in ("stop", "length", "cancelled"):
             self._add(self._pipeline.finish())
-            self.reason = finished.reason
+            self.reason = "length" if self.silent and finished.reason == "stop" else finished.reason
         elif finished.reason == "error":
             self.error = InvariantError("the step that this request was in failed too often")
         else:

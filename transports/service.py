@@ -84,7 +84,7 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
 
     n: int = 1
     max_tokens: int | None = None
-    """None: the rest of the context."""
+    """None: the rest of the context; 0: nothing is said, and the prompt computed all the same."""
     stop: tuple[str, ...] = ()
     opening: Opening = "answer"
     sampling: SamplingParams = GREEDY
@@ -346,10 +346,13 @@ class Service:
         if index and sampling.seed is not None:
             # Or all choices of one seed would be the same.
             sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) & ((1 << 63) - 1))
-        rest = self.context - len(prompt)
+        most = self.context - len(prompt)
+        if wants.max_tokens is not None:
+            # For none, one is computed and dropped: a request without would be a case of its own in every policy.
+            most = min(max(wants.max_tokens, 1), most)
         stream = self.engine.submit(
             prompt,
-            rest if wants.max_tokens is None else min(wants.max_tokens, rest),
+            most,
             klass=wants.klass,
             tenant=wants.tenant,
             sampling=sampling,
@@ -361,7 +364,7 @@ class Service:
             hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
             opening=wants.opening,
         )
-        return Choice(place, prompt, stream, pipeline)
+        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0)
 
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, validate
 from stepwell.core.engine import Engine
 from stepwell.core.events import Event
 from stepwell.core.instructions import Instruction, Launch, Preempted
-from stepwell.core.sampling import GREEDY, SamplingParams
+from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
 
 
@@ -112,6 +112,7 @@ class Served:
     answers: list[list[int]]
     reasons: list[str]
     preemptions: Counter[str]
+    prompt_logprobs: list[list[TokenLogprob]]
 
 
 def serve(
@@ -120,10 +121,12 @@ def serve(
     *,
     policy: str = "swap",
     cancels: dict[int, int] | None = None,
+    leaves: Collection[int] = (),
     at_once: bool = True,
     **scheduler: Any,
 ) -> Served:
-    """All at once or one after another; ``cancels`` says after how many tokens a client leaves."""
+    """All at once or one after another; ``cancels`` says after how many tokens a client leaves,
+    ``leaves`` who does when its second slice is launched."""
     info = backend.info
     memory = MemoryConfig(pages=info.pages, page_size=info.page_size, host_pages=info.host_pages)
     settings = {"token_budget": 64, "running_limit": 16} | scheduler
@@ -132,6 +135,11 @@ def serve(
 
     def observe(now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
         preemptions.update(each.mode for each in out if isinstance(each, Preempted))
+        for launch in out:
+            if isinstance(launch, Launch):
+                for id, start, *_ in launch.slices:
+                    if id - 1 in leaves and start:
+                        streams[id - 1].cancel()
 
     streams: list[Stream] = []
 
@@ -159,4 +167,9 @@ def serve(
 
     run_virtual(main)
     ends = [stream.finished for stream in streams]
-    return Served([list(stream.tokens) for stream in streams], [end.reason if end else "" for end in ends], preemptions)
+    return Served(
+        [list(stream.tokens) for stream in streams],
+        [end.reason if end else "" for end in ends],
+        preemptions,
+        [stream.prompt_logprobs for stream in streams],
+    )

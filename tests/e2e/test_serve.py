@@ -247,8 +247,29 @@ def test_a_real_model_answers() -> None:
         assert "".join(each.token for each in logprobs.content or []) == content
         pieces = client.chat.completions.create(**asked, stream=True)
         assert "".join(each.choices[0].delta.content or "" for each in pieces) == content
+        _echoes_alike(client)
         server.until(lambda: server.idle)
         assert server.stop() == 0
+
+
+def _echoes_alike(client: OpenAI) -> None:
+    """The prompt and its log-probabilities, in one piece, streamed, and with no answer at all."""
+    prompt = "The sky is blue, and the grass is"
+    asked: Any = {"model": "smollm2", "prompt": prompt, "echo": True, "logprobs": 1, "temperature": 0}
+    whole = client.completions.create(**asked, max_tokens=3).choices[0]
+    assert whole.logprobs
+    assert whole.text.startswith(prompt)
+    assert "".join(whole.logprobs.tokens or []) == whole.text
+    pieces = [each.choices[0] for each in client.completions.create(**asked, max_tokens=3, stream=True)]
+    assert "".join(each.text for each in pieces) == whole.text
+    values = [value for each in pieces if each.logprobs for value in each.logprobs.token_logprobs or []]
+    assert values[0] is None
+    assert values[1:] == pytest.approx((whole.logprobs.token_logprobs or [])[1:], abs=0.05)
+    nothing = client.completions.create(**asked, max_tokens=0)
+    assert nothing.usage
+    assert (nothing.choices[0].text, nothing.usage.completion_tokens) == (prompt, 0)
+    assert nothing.choices[0].logprobs
+    assert len(nothing.choices[0].logprobs.tokens or []) == nothing.usage.prompt_tokens
 
 
 def test_what_cannot_be_served_is_said_in_one_line() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import anyio
 import pytest
 
 from stepwell.core.instructions import Launch
-from stepwell.core.protocols import StepResult
-from stepwell.core.sampling import TokenLogprob
+from stepwell.core.protocols import CostModel, StepResult
+from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.sim.backend import EchoBackend
 from stepwell.sim.cost.linear import Linear
 from stepwell.tests.transports.house import Call, chat, client, events, idle, make_service, visit
@@ -179,6 +180,71 @@ def test_log_probabilities_go_with_their_tokens(stream: bool) -> None:
     assert plain["tokens"] == ["x", "y"]
     assert plain["token_logprobs"] == [-120.0, -121.0]
     assert plain["text_offset"] == [0, 1]
+
+
+class Examined(Confident):
+    """Gives log-probabilities of prompts too, in slices as they are computed."""
+
+    def __init__(self, cost: CostModel) -> None:
+        super().__init__(cost=cost)
+        self.prompts: dict[int, list[int]] = {}
+
+    def admit(
+        self,
+        request: int,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
+    ) -> None:
+        super().admit(request, prompt, max_tokens, sampling, output)
+        if sampling.prompt_logprobs >= 0:
+            self.prompts[request] = list(prompt)
+
+    def execute(self, batch: Launch) -> StepResult:
+        result = super().execute(batch)
+        for request, start, count, _ in batch.slices:
+            rows = [TokenLogprob(-float(each)) for each in self.prompts.get(request, [])[start + 1 : start + count + 1]]
+            result.prompt_logprobs.append((request, start + 1, rows))
+        return result
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.parametrize("prompt", ["x", "xyzxyzxyzx"])
+def test_eo_3_an_echo_has_the_prompt_s_log_probabilities(stream: bool, most: int, prompt: str) -> None:
+    flat = {"prefill_token_ns": 0, "decode_request_ns": 0, "kv_token_ps": 0, "swap_page_ns": 0}
+    backend = Examined(Linear(Linear.Options(base_ns=20_000, **flat)))
+    service = make_service(backend=backend, logprobs=True, scheduler={"token_budget": 4, "running_limit": 2})
+    asked: dict[str, Any] = {"prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": most, "stream": stream}
+    with client(service) as http:
+        answer = http.post("/v1/completions", json=asked | {"stream_options": {"include_usage": True}})
+        chunks = events(answer.text) if stream else [answer.json()]
+        again = http.post("/v1/completions", json={"prompt": "ab"}).json()
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    said = list((prompt + prompt)[: len(prompt) + min(most, len(prompt))])
+    assert "".join(each["text"] for each in choices) == "".join(said)
+    rows = [each["logprobs"] for each in choices if each["logprobs"]]
+    tokens, values, tops, offsets = (
+        [value for row in rows for value in row[name]]
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    )
+    assert tokens == said
+    assert values == [None, *(-float(ord(each)) for each in said[1:])]
+    assert (tops[0], offsets) == (None, list(range(len(said))))
+    assert choices[-1]["finish_reason"] == ("length" if most < len(prompt) else "stop")
+    assert chunks[-1]["usage"]["completion_tokens"] == min(most, len(prompt))
+    assert again["choices"][0]["text"] == "ab"
+    assert idle(service)
+
+
+def test_eo_3_an_echo_of_nothing_more_needs_no_log_probabilities() -> None:
+    with client(make_service()) as http:
+        asked = {"prompt": ["ab", "cd"], "echo": True, "max_tokens": 0, "n": 2}
+        answer = http.post("/v1/completions", json=asked).json()
+    assert [each["text"] for each in answer["choices"]] == ["ab", "ab", "cd", "cd"]
+    assert [each["finish_reason"] for each in answer["choices"]] == ["length"] * 4
+    assert (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]) == (4, 0)
 
 
 def test_a_failure_in_the_middle_is_said_in_every_dialect() -> None:

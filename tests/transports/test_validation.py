@@ -26,7 +26,7 @@ BAD = 400, "invalid_value"
         (TEXT, {"prompt": None}, "prompt"),
         (TEXT, {}, "prompt"),
         (TEXT, {"prompt": "x", "max_tokens": 0}, "max_tokens"),
-        (TEXT, {"prompt": "x", "max_tokens": 0, "echo": True, "logprobs": 1}, "max_tokens"),
+        (TEXT, {"prompt": "x", "max_tokens": 0, "echo": True, "logprobs": 1}, "logprobs"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {}, "messages"),
         (CHAT, chat(""), "messages"),

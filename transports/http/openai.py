@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -22,6 +22,8 @@ from stepwell.transports.http.sse import EventStream, unless_gone
 from stepwell.transports.service import Service, Wants
 
 Json = dict[str, Any]
+Row = tuple[int, float | None, Sequence[tuple[int, float]] | None]
+"""A token, its log-probability, and the best there were in its place."""
 
 ENGINE_ID = "X-Stepwell-Request"
 """The header that says under which numbers the journal has it."""
@@ -64,8 +66,12 @@ class _Shape:
 
     # ---- the three places
 
-    def opening(self, index: int) -> list[Json]:
-        """What a choice begins with."""
+    def begins(self, choice: Choice) -> bool:
+        """Whether what it begins with is known."""
+        return True
+
+    def opening(self, choice: Choice) -> list[tuple[Json, Json | None]]:
+        """What a choice begins with, and its log-probabilities."""
         return []
 
     def delta(self, text: str) -> Json:
@@ -99,8 +105,11 @@ class _Shape:
     def _news(self, generation: Generation, choice: Choice, frames: list[bytes]) -> None:
         index = choice.index
         if index not in self._greeted:
+            if not self.begins(choice):
+                return
             self._greeted.add(index)
-            frames += [sse.data(self._chunk(generation, index, body, None)) for body in self.opening(index)]
+            for body, of in self.opening(choice):
+                frames.append(sse.data(self._chunk(generation, index, body, None, of)))
         text, start, stop = choice.take()
         logprobs = self.logprobs(choice, start, stop) if choice.logprobs and stop > start else None
         if logprobs is not None or self.running_usage:
@@ -137,11 +146,15 @@ class _Shape:
         choices = []
         for choice in generation.choices:
             _, start, stop = choice.take()
-            ended = {"logprobs": self.logprobs(choice, start, stop), "finish_reason": choice.reason}
+            ended = {"logprobs": self.all_logprobs(choice, start, stop), "finish_reason": choice.reason}
             choices.append({"index": choice.index, **self.message(choice), **ended})
         return {**self.frame(self.whole, choices), "usage": usage_of(generation)}
 
     # ---- log-probabilities
+
+    def all_logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
+        """Of an answer in one piece."""
+        return self.logprobs(choice, start, stop)
 
     def token(self, id: int) -> str:
         return self.service.model.tokenizer.token_bytes(id).decode("utf-8", "replace")
@@ -160,8 +173,8 @@ class ChatShape(_Shape):
 
     prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def opening(self, index: int) -> list[Json]:
-        return [{"delta": {"role": "assistant", "content": ""}}]
+    def opening(self, choice: Choice) -> list[tuple[Json, Json | None]]:
+        return [({"delta": {"role": "assistant", "content": ""}}, None)]
 
     def delta(self, text: str) -> Json:
         return {"delta": {"content": text}}
@@ -187,7 +200,8 @@ class ChatShape(_Shape):
 
 
 class CompletionShape(_Shape):
-    """Of ``CompletionRequest``.  ``echoes`` are the prompts' texts, if they are to be said first."""
+    """Of ``CompletionRequest``.  ``echoes`` are the prompts' texts, if they are to be said first: with their own
+    log-probabilities, if any are asked for."""
 
     prefix, whole, piece = "cmpl", "text_completion", "text_completion"
 
@@ -195,13 +209,18 @@ class CompletionShape(_Shape):
         super().__init__(service, request)
         self._echoes = echoes
         self._n = request.n or 1
+        self._of_prompt = bool(echoes) and request.logprobs is not None and request.logprobs is not False
         self._offsets: dict[int, int] = {}
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._n] if self._echoes else ""
 
-    def opening(self, index: int) -> list[Json]:
-        return [{"text": self._echo(index)}] if self._echoes else []
+    def begins(self, choice: Choice) -> bool:
+        known = len(choice.stream.prompt_logprobs) + 1 >= len(choice.prompt)
+        return not self._of_prompt or known or bool(choice.stream.tokens) or choice.over
+
+    def opening(self, choice: Choice) -> list[tuple[Json, Json | None]]:
+        return [({"text": self._echo(choice.index)}, self._prompt_logprobs(choice))] if self._echoes else []
 
     def delta(self, text: str) -> Json:
         return {"text": text}
@@ -216,15 +235,33 @@ class CompletionShape(_Shape):
         if not choice.logprobs:
             return None
         offset = self._offsets.get(choice.index, len(self._echo(choice.index)))
+        made, self._offsets[choice.index] = self._columns(self.rows(choice, start, stop), offset)
+        return made
+
+    def all_logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
+        mine, answer = self._prompt_logprobs(choice), self.logprobs(choice, start, stop)
+        if mine is None or answer is None:
+            return mine or answer
+        return {name: [*mine[name], *answer[name]] for name in mine}
+
+    def _prompt_logprobs(self, choice: Choice) -> Json | None:
+        """The first token has none: nothing is before it."""
+        if not self._of_prompt:
+            return None
+        given = ((each.logprob, each.top) for each in choice.stream.prompt_logprobs)
+        rows = zip(choice.prompt, [(None, None), *given], strict=False)
+        return self._columns(((id, logprob, top) for id, (logprob, top) in rows), 0)[0]
+
+    def _columns(self, rows: Iterable[Row], offset: int) -> tuple[Json, int]:
+        """As this endpoint shows them, and where the text after them begins."""
         tokens, values, tops, offsets = [], [], [], []
-        for id, logprob, top in self.rows(choice, start, stop):
+        for id, logprob, top in rows:
             tokens.append(self.token(id))
             values.append(logprob)
-            tops.append({self.token(other): value for other, value in top})
+            tops.append(None if top is None else {self.token(other): value for other, value in top})
             offsets.append(offset)
             offset += len(tokens[-1])
-        self._offsets[choice.index] = offset
-        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}, offset
 
 
 # ------------------------------------------------------------------------------------------------ endpoints
@@ -268,15 +305,13 @@ async def completions(request: Request) -> Response:
     check_model(service, asked.model)
     if asked.suffix:
         raise UserError("filling in the middle is not supported", field="suffix")
-    if asked.echo and asked.max_tokens == 0:
-        raise UserError(
-            "0 with echo asks for the prompt's log-probabilities, which are not given here", field="max_tokens"
-        )
-    if asked.echo and asked.logprobs not in (None, False):
-        raise UserError("log-probabilities of the prompt (echo) are not given here", field="echo")
     logprobs = -1 if asked.logprobs is None or asked.logprobs is False else int(asked.logprobs)
-    wants = requests.wants_of(asked, service, logprobs=logprobs)
-    wants = msgspec.structs.replace(wants, opening="continuation")
+    wants = requests.wants_of(asked, service, logprobs=logprobs, least=0 if asked.echo else 1)
+    replace = msgspec.structs.replace
+    if asked.echo:
+        answer = logprobs if wants.max_tokens != 0 else -1
+        wants = replace(wants, sampling=replace(wants.sampling, prompt_logprobs=logprobs, logprobs=answer))
+    wants = replace(wants, opening="continuation")
 
     async def begin() -> tuple[Generation, _Shape]:
         prompts = await requests.prompts_of(asked.prompt, service)

@@ -163,10 +163,12 @@ def _message(message: ChatMessage, field: str) -> Message:
     return made
 
 
-def wants_of(request: Sampled, service: Service, *, logprobs: int = -1, limit: str = "max_tokens") -> Wants:
+def wants_of(
+    request: Sampled, service: Service, *, logprobs: int = -1, limit: str = "max_tokens", least: int = 1
+) -> Wants:
     """What is asked for beside the prompt, within the server's own limits; ``limit`` is the field that bounds it."""
     max_tokens = getattr(request, limit)
-    if max_tokens is not None and max_tokens < 1:
+    if max_tokens is not None and max_tokens < least:
         raise UserError("must be at least 1 (null: the rest of the context)", field=limit)
     if request.min_tokens is not None and max_tokens is not None and request.min_tokens > max_tokens:
         raise UserError(f"must not be more than {limit} ({max_tokens}), got {request.min_tokens}", field="min_tokens")

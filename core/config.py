@@ -158,7 +158,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """0: any free one."""
     origins: tuple[str, ...] = ()
     """Web origins (``https://chat.example``) whose pages may call; ``*``: all of them."""
-    body_mib: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 8.0
+    body_mib: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 4.0
     """Size of one request or one WebSocket message, at most.  A prompt of 131,072 tokens is less than 1 MiB, as text or
     as ids; what is larger is looked at for a few ns a byte, on the event loop."""
     body_timeout_s: Seconds = 60.0

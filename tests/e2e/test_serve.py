@@ -88,6 +88,30 @@ async def one(client: AsyncOpenAI, index: int, cut: int) -> str:
     return got
 
 
+def test_in_1_one_limit_is_said_and_kept_to() -> None:
+    """The greeting, ``/v1/models``, errors over either transport, and the scheduler: what the pool holds, 2,048."""
+    with serving("--set", "memory.pages=128", step_us=1) as server, sdk(server) as client:
+        assert server.greeting[-2].endswith("context 2048 tokens")
+        (model,) = client.models.list()
+        assert (model.model_extra or {})["max_model_len"] == 2048
+        for tokens in (2048, 2100):
+            with pytest.raises(openai.BadRequestError, match=f"context is 2048 tokens.* has {tokens} tokens") as error:
+                client.completions.create(model="echo", prompt=[1] * tokens)
+            assert (error.value.code, error.value.param) == ("context_length_exceeded", "prompt")
+        assert server.metric("stepwell:steps_total") == 0
+        longest = client.completions.create(model="echo", prompt="x" * 2047)
+        assert (longest.choices[0].text, longest.choices[0].finish_reason) == ("x", "length")
+        half = client.completions.create(model="echo", prompt="x" * 1500, max_tokens=10**9)
+        assert (len(half.choices[0].text), half.choices[0].finish_reason) == (548, "length")
+
+        async def over_a_socket() -> str:
+            async with connect(server.url.replace("http", "ws") + "/responses") as socket:
+                await socket.send(json.dumps({"type": "response.create", "input": "x" * 2048}))
+                return str(json.loads(await socket.recv())["error"]["message"])
+
+        assert "context is 2048 tokens" in asyncio.run(over_a_socket())
+
+
 def test_ab_1_me_2_64_streams_of_which_20_are_cut_off(tmp_path: Path) -> None:
     """Pages all free, counts right, nothing pending; and the journal of it replays."""
     draw = random.Random(3)
@@ -117,6 +141,19 @@ def test_ab_1_me_2_64_streams_of_which_20_are_cut_off(tmp_path: Path) -> None:
     replayed = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     assert "every decision as recorded" in replayed.stdout
+
+
+def test_an_answer_names_what_the_journal_calls_it(tmp_path: Path) -> None:
+    with serving("--journal", str(tmp_path)) as server, sdk(server) as client:
+        for _ in range(2):
+            answer = client.completions.with_raw_response.create(model="echo", prompt="abc")
+        number = answer.headers["x-stepwell-request"]
+        assert server.stop() == 0
+    (journal,) = tmp_path.glob("*.jsonl")
+    command = [sys.executable, "-m", "stepwell", "explain", str(journal), "--request", number]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.startswith("Request 2 ")
 
 
 def test_ws_1_the_sdk_over_a_websocket(server: Server) -> None:
@@ -281,6 +318,8 @@ def test_what_cannot_be_served_is_said_in_one_line() -> None:
             (("--port", "99999"), "server.port"),
             (("--policy", "nope"), "scheduler.policy"),
             (("--set", "server.prot=1"), "did you mean 'port'"),
+            (("--set", "memory.pages=128", "--set", "scheduler.max_context=8192"), "= 2048"),
+            (("--set", "scheduler.running_limit=512", "--set", "scheduler.token_budget=64"), "must be at least"),
         ):
             command = [sys.executable, "-m", "stepwell", "serve", *arguments]
             done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)

@@ -16,9 +16,9 @@ from stepwell.tests.backends.speaking import write_speaking_folder, write_speaki
 from stepwell.transports.service import Model  # noqa: E402
 
 
-def opened(path: Path, **model: Any) -> Model:
+def opened(path: Path, **settings: Any) -> Model:
     config = Config(
-        model=ModelConfig(path=str(path), threads=1, placement="inline", **model),
+        model=ModelConfig(path=str(path), threads=1, placement="inline", **settings),
         memory=MemoryConfig(pages=16, host_pages=0),
         scheduler=SchedulerConfig(token_budget=32, running_limit=8),
     )

@@ -7,7 +7,7 @@ The engine speaks to a ``Place``; ``core.placement_process`` has the one that ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol, runtime_checkable
 
@@ -118,22 +118,26 @@ class Inline:
 
 
 class Orders:
-    """What a place elsewhere is not told yet: it goes with the next step."""
+    """What a place elsewhere is not told yet: it goes with the next step.
 
-    def __init__(self) -> None:
-        self._admitted: list[Admission] = []
+    A request that comes and goes in between is never told of, and held no longer than it lives.
+    """
+
+    def __init__(self, admitted: Iterable[Admission] = ()) -> None:
+        self._admitted = {each.request: each for each in admitted}
         self._released: list[RequestId] = []
 
     def admit(self, each: Admission) -> None:
-        self._admitted.append(each)
+        self._admitted[each.request] = each
 
     def release(self, request: RequestId) -> None:
-        self._released.append(request)
+        if self._admitted.pop(request, None) is None:
+            self._released.append(request)
 
     def take(self, launch: Launch) -> StepBatch:
         """Everything so far, and the step."""
-        batch = StepBatch(launch, self._admitted, self._released)
-        self._admitted, self._released = [], []
+        batch = StepBatch(launch, list(self._admitted.values()), self._released)
+        self._admitted, self._released = {}, []
         return batch
 
 

@@ -95,7 +95,8 @@ class WorkerProcess:
             size = int.from_bytes(await self._exactly(4))
             return ANSWER.decode(await self._exactly(size))
         except (OSError, EOFError, DecodeError) as error:
-            raise WorkerDied(self._end_of(error)) from None
+            # In a thread, since a process may be slow to end.
+            raise WorkerDied(await anyio.to_thread.run_sync(self._end_of, error)) from None
 
     async def _exactly(self, size: int) -> bytearray:
         loop, data = asyncio.get_running_loop(), bytearray(size)
@@ -247,9 +248,7 @@ class Process:
             except (WorkerDied, UserError) as error:
                 log.error("a worker process did not come up", pid=self.pid, why=str(error))
                 self._deaths += 1
-        self._orders = Orders()
-        for each in self._live.values():
-            self._orders.admit(each)
+        self._orders = Orders(self._live.values())
         self.restarts += 1
         self.trouble = ""
         self._up.set()

@@ -158,6 +158,25 @@ def test_a_signal_is_for_the_server_not_for_the_process(number: int) -> None:
     assert not serve(config_of("process"), visit)[0].failed
 
 
+@pytest.mark.parametrize("placement", ["thread", "process"])
+def test_who_comes_and_goes_before_a_step_leaves_nothing_behind(placement: str) -> None:
+    """However many do so while a step hangs: only those who stay are told of."""
+    place = Process(config_of("process")) if placement == "process" else Threaded(EchoBackend())
+    try:
+        place.open()
+        for request in range(1, 101):
+            place.admit(request, [1] * 1000, 5)
+            if request != 50:
+                place.release(request)
+        batch = place._orders.take(Launch(1))
+        assert [each.request for each in batch.admitted] == [50]
+        assert batch.released == []
+        place.release(50)
+        assert place._orders.take(Launch(2)).released == [50]
+    finally:
+        place.close()
+
+
 def test_the_process_goes_with_the_server() -> None:
     place = make_place(config_of("process"))
     assert isinstance(place, Process)

@@ -20,9 +20,19 @@ from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
 from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING, PreemptMode, RequestId
 from stepwell.policies.line import Line, OrderedLine, Rank, by_arrival
-from stepwell.policies.victims import Departures, may_go, relieve
+from stepwell.policies.victims import Departures, may_go, preempt_mode, relieve
 
-__all__ = ["Admission", "Line", "OrderedLine", "Rank", "by_arrival", "pack", "seconds", "with_watermark"]
+__all__ = [
+    "Admission",
+    "Line",
+    "OrderedLine",
+    "Rank",
+    "by_arrival",
+    "pack",
+    "preempt_mode",
+    "seconds",
+    "with_watermark",
+]
 
 DECODE_ON = StepPlan(repeat=FOREVER)
 """The plan of a quiet step: the decode group, until something happens."""

@@ -6,7 +6,7 @@ Requests that were preempted do not count: they were admitted once and are not r
 from __future__ import annotations
 
 from stepwell.core.instructions import Rejected
-from stepwell.core.limits import SchedulerLimits
+from stepwell.core.limits import ClassLimits, SchedulerLimits
 from stepwell.core.request import Request
 from stepwell.core.types import RequestId
 
@@ -14,19 +14,19 @@ from stepwell.core.types import RequestId
 class Backlog:
     """Counts requests and prompt tokens that wait for their first admission, in all and by class."""
 
-    __slots__ = ("_by_class", "_limits", "_ranks", "_shares", "requests", "tokens")
+    __slots__ = ("_by_class", "_classes", "_limits", "_shares", "requests", "tokens")
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
-        self._ranks = {each.name: each.rank for each in limits.classes}
+        self._classes = {each.name: each for each in limits.classes}
         self._shares = {each.name: int(each.queue_share * limits.max_waiting) for each in limits.classes}
         self._by_class = {each.name: 0 for each in limits.classes}
         self.requests = 0
         self.tokens = 0
 
-    def rank(self, klass: str) -> int | None:
-        """Rank of a class, None if there is no such class."""
-        return self._ranks.get(klass)
+    def klass(self, name: str) -> ClassLimits | None:
+        """The class of that name."""
+        return self._classes.get(name)
 
     def refusal(self, id: RequestId, klass: str, prompt_tokens: int) -> Rejected | None:
         """Why a request of ``klass`` (a known one) may not enter now; None if it may."""

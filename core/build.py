@@ -29,7 +29,9 @@ def limits_of(config: Config) -> SchedulerLimits:
         max_preemptions=scheduler.max_preemptions,
         max_failures=scheduler.max_failures,
         seed=scheduler.seed,
-        classes=tuple(ClassLimits(each.name, each.rank, each.queue_share) for each in config.classes),
+        classes=tuple(
+            ClassLimits(each.name, each.rank, each.queue_share, each.ttft_ns, each.tpot_ns) for each in config.classes
+        ),
     )
 
 

@@ -21,6 +21,7 @@ from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Subm
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
 from stepwell.core.placement import Place, as_place
 from stepwell.core.protocols import Backend, StepResult
+from stepwell.core.registry import check_servable
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
@@ -107,7 +108,7 @@ class Engine:
             raise UserError("must hold at least one token", field="prompt")
         if max_tokens < 1:
             raise UserError(f"must be at least 1, got {max_tokens}", field="max_tokens")
-        if self.scheduler.state.backlog.rank(klass) is None:
+        if self.scheduler.state.backlog.klass(klass) is None:
             raise UserError(f"unknown class {klass!r}", field="class")
         if self._closed:
             raise CapacityError(self.failed or "the engine is shutting down", code="not_serving")
@@ -136,7 +137,7 @@ class Engine:
 
         Raises ``UserError`` if it cannot be made; the present one then goes on.
         """
-        self.scheduler.make_policy(name, options)
+        check_servable(self.scheduler.make_policy(name, options))
         self._post(UsePolicy(name, options, why))
 
     def close(self) -> None:

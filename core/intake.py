@@ -16,8 +16,8 @@ def take_in(state: State, event: Submitted, longest: int) -> Request | None:
     """
     id, prompt = event.request, event.prompt_tokens
     backlog = state.backlog
-    rank = backlog.rank(event.klass)
-    if rank is None:
+    klass = backlog.klass(event.klass)
+    if klass is None:
         state.out.append(Rejected(id, "unknown_class"))
         return None
     if prompt >= longest:
@@ -32,13 +32,14 @@ def take_in(state: State, event: Submitted, longest: int) -> Request | None:
         prompt,
         min(event.max_tokens, longest - prompt),
         event.klass,
-        rank,
+        klass.rank,
         event.tenant,
         state.now_ns,
         event.expires_ns,
         event.keys,
         state.progress,
     )
+    request.ttft_ns, request.tpot_ns = klass.ttft_ns, klass.tpot_ns
     state.requests[id] = state.waiting[id] = request
     backlog.add(request)
     return request

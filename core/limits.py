@@ -21,11 +21,16 @@ MAX_IDLE_WAKES = 100_000
 
 
 class ClassLimits(msgspec.Struct, frozen=True):
-    """A class of requests.  ``rank`` 0 is served first; ``queue_share`` is its part of the waiting line, in (0, 1]."""
+    """A class of requests.  ``rank`` 0 is served first; ``queue_share`` is its part of the waiting line, in (0, 1].
+
+    ``ttft_ns`` and ``tpot_ns`` are its objectives, 0 for none.
+    """
 
     name: str
     rank: int = 0
     queue_share: float = 1.0
+    ttft_ns: int = 0
+    tpot_ns: int = 0
 
 
 DEFAULT_CLASSES = (ClassLimits("chat", 0), ClassLimits("batch", 1, 0.9))

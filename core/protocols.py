@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -44,6 +44,21 @@ class RequestView(Protocol):
 
     @property
     def tenant(self) -> str: ...
+    @property
+    def ttft_ns(self) -> int:
+        """The objective of its class for the time to the first token; 0: none."""
+        ...
+
+    @property
+    def tpot_ns(self) -> int:
+        """The objective of its class for the time per token after the first; 0: none."""
+        ...
+
+    @property
+    def expires_ns(self) -> int:
+        """The time after which it is no longer worth starting; 0: never."""
+        ...
+
     @property
     def arrival_ns(self) -> int: ...
     @property
@@ -195,13 +210,46 @@ class SchedulerPolicy(Protocol):
     """Decides.  Deterministic; time and randomness come from the view only.
 
     A policy class has ``name``, ``promises``, a nested ``Options`` struct, and is called with an instance of it.
-    Its state must be a function of the live requests: a policy rebuilt by observing them again decides the same.
+    Its state must be a function of the live requests: a policy rebuilt by observing them again decides the same.  One
+    that must remember more (who was served how much) is a ``Remembering`` one as well.
     """
 
     promises: Promises
 
     def observe(self, event: PolicyEvent) -> None: ...
     def plan(self, view: SchedulerView) -> StepPlan: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A policy or a part of one whose state is more than a function of the live requests.
+
+    A policy rebuilt by observing the live requests, and then given what ``dump`` said, decides the same.
+    """
+
+    def dump(self) -> object:
+        """What the live requests do not tell, as JSON-like data; bounded, however long it has run."""
+        ...
+
+    def load(self, data: object) -> None:
+        """Take over what ``dump`` said; called after the live requests were observed."""
+        ...
+
+
+class Predictor(Protocol):
+    """Guesses how many output tokens a request will have; a part of policies that order by work.
+
+    Deterministic.  A predictor class has ``name`` and a nested ``Options`` struct, may be ``Remembering``, and says
+    ``simulation_only = True`` if it knows what nobody can know while serving.
+    """
+
+    def predict(self, request: RequestView) -> int:
+        """Output tokens in all, at least 1; asked once, when the request arrives."""
+        ...
+
+    def learn(self, request: RequestView) -> None:
+        """The request has ended: its ``generated`` is what it came to."""
+        ...
 
 
 # --------------------------------------------------------------------------------------------------- memory

@@ -35,7 +35,7 @@ _ASKED_AT: dict[str, tuple[str, str]] = {
     "backends": ("backend.name", "backend.options"),
     "routers": ("fleet.router", "fleet.router_options"),
     "autoscalers": ("fleet.autoscaler", "fleet.autoscaler_options"),
-    "predictors": ("predictor.name", "predictor.options"),
+    "predictors": ("scheduler.options.predictor", "scheduler.options.predictor_options"),
 }
 """Where configuration names a plugin of each group, and where its options are."""
 
@@ -44,6 +44,7 @@ _DUTIES = {
     "allocators": ("reserve", "free", "check"),
     "cost_models": ("step_ns",),
     "backends": ("execute",),
+    "predictors": ("predict", "learn"),
 }
 """What tells at once that a class is of another group; conformance checks the rest."""
 
@@ -281,8 +282,38 @@ def make(
 def make_policy(
     name: str, options: Mapping[str, object] | None = None, *, base: Path | None = None, registered_only: bool = False
 ) -> SchedulerPolicy:
-    """A fresh policy, which has observed nothing."""
-    return cast(SchedulerPolicy, make("policies", name, options, base=base, registered_only=registered_only))
+    """A fresh policy, which has observed nothing; its parts are made with it."""
+    parts = {
+        part: make(group, part_name, part_options, base=base, registered_only=registered_only)
+        for part, group, part_name, part_options in _parts(name, options or {}, base, registered_only)
+    }
+    return cast(SchedulerPolicy, make("policies", name, options, base=base, registered_only=registered_only, **parts))
+
+
+def _parts(
+    name: str, options: Mapping[str, object], base: Path | None, registered_only: bool = False
+) -> list[tuple[str, Group, str, Mapping[str, object]]]:
+    """The plugins that a policy is made with: (part, group, name, options).
+
+    A policy class names them in ``parts``, as ``{"predictor": "predictors"}``; then its options have ``predictor``, a
+    name, and ``predictor_options``, and it is called with ``predictor=...``, which it keeps under that name.
+    """
+    plugin = load("policies", name, base=base, registered_only=registered_only)
+    wanted: Mapping[str, Group] = getattr(plugin, "parts", {})
+    if not wanted:
+        return []
+    made = make_options(plugin, options, field=_ASKED_AT["policies"][1])
+    return [(part, group, getattr(made, part), getattr(made, f"{part}_options")) for part, group in wanted.items()]
+
+
+def check_servable(policy: SchedulerPolicy) -> None:
+    """Refuse a policy with a part that knows what nobody can know while serving."""
+    for part, group in getattr(policy, "parts", {}).items():
+        if getattr(getattr(policy, part, None), "simulation_only", False):
+            raise UserError(
+                f"this {_word(group)} knows the future and is for simulations only; for serving choose another",
+                field=f"scheduler.options.{part}",
+            )
 
 
 def make_allocator(config: MemoryConfig, *, base: Path | None = None) -> KVAllocator:
@@ -309,7 +340,11 @@ def complete(config: Config, *, base: Path | None = None) -> Config:
 
     def options(group: Group, name: str, given: Mapping[str, object]) -> Mapping[str, object]:
         made = make_options(load(group, name, base=base), given, field=_ASKED_AT[group][1])
-        return cast(Mapping[str, object], msgspec.to_builtins(made))
+        whole = cast(dict[str, object], msgspec.to_builtins(made))
+        if group == "policies":
+            for part, of, part_name, part_options in _parts(name, given, base):
+                whole[f"{part}_options"] = options(of, part_name, part_options)
+        return whole
 
     scheduler, memory, cost = config.scheduler, config.memory, config.cost
     replace = msgspec.structs.replace

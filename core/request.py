@@ -82,6 +82,8 @@ class Request:
         "state",
         "story",
         "tenant",
+        "tpot_ns",
+        "ttft_ns",
     )
 
     def __init__(
@@ -103,6 +105,8 @@ class Request:
         self.tenant = tenant
         self.arrival_ns = arrival_ns
         self.expires_ns = expires_ns
+        self.ttft_ns = 0
+        self.tpot_ns = 0
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
         self.limit = prompt_tokens + max_tokens - 1

@@ -38,6 +38,7 @@ from stepwell.core.plan_check import BrokenRuleError, check_plan
 from stepwell.core.protocols import KVAllocator, NotNow, SchedulerPolicy
 from stepwell.core.recovery import recover
 from stepwell.core.state import State, StepRecord
+from stepwell.core.succession import introduce, memory_of
 from stepwell.core.types import DECODING, FINISHED, FOREVER, PREFILLING, SWAPPED, SWAPPING_IN, SWAPPING_OUT, RequestId
 
 MakePolicy = Callable[[str, dict[str, object]], SchedulerPolicy]
@@ -369,23 +370,25 @@ class Scheduler:
         self.repeat = 0
 
     def _use_policy(self, event: UsePolicy) -> None:
-        """Decide by another policy from here on, rebuilt from the live requests."""
-        self.use(event.name, event.options)
+        """Decide by another policy from here on, rebuilt from the live requests.
+
+        The same policy made anew (say, with other options) keeps its memory, unless it has failed.
+        """
+        keeps = event.name == self.policy_name and not self.faulted
+        self.use(event.name, event.options, self.memory() if keeps else None)
         self.repeat = 0
         self.faulted = False
         self.idle_wakes = 0
         self.state.silent_steps = 0
 
-    def use(self, policy: str, options: dict[str, object]) -> None:
-        """Make a policy, and let it observe the live requests as if they had just come to where they are."""
+    def memory(self) -> object:
+        """What the policy remembers beyond the live requests, as JSON-like data; None if nothing."""
+        return memory_of(self.state.policy)
+
+    def use(self, policy: str, options: dict[str, object], memory: object = None) -> None:
+        """Make a policy that takes over, with what it or its like remembered."""
         state = self.state
         state.policy = self.make_policy(policy, options)
         self.policy_name, self.policy_options = policy, options
         state.fault = None
-        for request in state.requests.values():
-            state.tell("arrived", request)
-            if request.id in state.swapped:
-                state.tell("admitted", request)
-                state.tell("swapped", request)
-            elif request.id not in state.waiting:
-                state.tell("admitted", request)
+        introduce(state, memory)

@@ -1,7 +1,8 @@
 """The scheduler's whole state as data, so that a journal segment can begin in the middle of things.
 
 A scheduler restored from a snapshot decides as the one it was taken from: orders within tables and calendars are kept,
-because they decide who gets which page.  The policy is rebuilt by observing the live requests.
+because they decide who gets which page.  The policy is rebuilt by observing the live requests, and is given
+back what it remembers beyond them.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class StepSnapshot(msgspec.Struct, array_like=True):
     copies: Ids
 
 
-class SchedulerSnapshot(msgspec.Struct, kw_only=True):
-    """See the module."""
+class SchedulerSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """See the module.  ``memory`` is what the policy knows that the live requests do not tell."""
 
     now_ns: int
     next_step: StepId
@@ -95,6 +96,7 @@ class SchedulerSnapshot(msgspec.Struct, kw_only=True):
     full: Dates
     ends: Dates
     allocator: msgspec.Raw
+    memory: object = None
 
 
 _COPIED = tuple(field for field in RequestSnapshot.__struct_fields__ if field not in ("keys", "story"))
@@ -132,6 +134,7 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         full=[(phase.full_at, list(phase.members)) for phase in group.full.values()],
         ends=[(count, list(due)) for count, due in group.ends.items()],
         allocator=msgspec.Raw(msgspec.json.encode(state.allocator.dump())),
+        memory=scheduler.memory(),
     )
 
 
@@ -179,7 +182,7 @@ def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
         _restore_steps(state, snapshot)
     except (KeyError, msgspec.DecodeError) as error:
         raise UserError(f"the snapshot does not fit together: {type(error).__name__} {error}") from None
-    scheduler.use(snapshot.policy, snapshot.options)
+    scheduler.use(snapshot.policy, snapshot.options, snapshot.memory)
 
 
 def _restore_requests(state: State, snapshot: SchedulerSnapshot) -> None:
@@ -199,6 +202,9 @@ def _restore_requests(state: State, snapshot: SchedulerSnapshot) -> None:
         for field in _COPIED:
             setattr(request, field, getattr(each, field))
         request.story = each.story
+        klass = state.backlog.klass(each.klass)
+        if klass is not None:
+            request.ttft_ns, request.tpot_ns = klass.ttft_ns, klass.tpot_ns
         state.requests[each.id] = request
         if not each.started:
             state.backlog.add(request)

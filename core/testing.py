@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stepwell.core.testing_fault import Fault, find_fault, replay_fault
 from stepwell.core.testing_memory import allocator_machine
 from stepwell.core.testing_play import ConformanceError
 from stepwell.core.testing_policy import check_policy
 
-__all__ = ["ConformanceError", "allocator_machine", "check_policy"]
+__all__ = ["ConformanceError", "Fault", "allocator_machine", "check_policy", "find_fault", "replay_fault"]

@@ -33,7 +33,7 @@ class ConformanceError(AssertionError):
     """The plugin does not do what its contract or its promises say; the text says what and when."""
 
 
-class Arrival(msgspec.Struct, frozen=True):
+class Arrival(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request.  ``tick`` is when it comes; the client leaves ``patience`` ticks later (0: never)."""
 
     tick: int
@@ -42,9 +42,10 @@ class Arrival(msgspec.Struct, frozen=True):
     output: int
     klass: str = "chat"
     patience: int = 0
+    tenant: str = "tenant"
 
 
-class Scenario(msgspec.Struct, frozen=True):
+class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
     """A workload and the machine it meets; small, so that everything runs short of everything."""
 
     arrivals: tuple[Arrival, ...]
@@ -211,7 +212,7 @@ class Play:
             each = arrivals[self._next]
             self._next += 1
             self.device.output[self._next] = each.output
-            events.append(Submitted(self._next, each.prompt, each.max_tokens, each.klass, "tenant"))
+            events.append(Submitted(self._next, each.prompt, each.max_tokens, each.klass, each.tenant))
         return events
 
     def _follow(self, it: Instruction) -> None:
@@ -262,6 +263,7 @@ def scenarios(allocators: Sequence[str]) -> st.SearchStrategy[Scenario]:
         output=st.integers(1, 12),
         klass=st.sampled_from(("chat", "batch")),
         patience=st.sampled_from((0, 0, 0, 1, 5, 20)),
+        tenant=st.sampled_from(("tenant", "another", "a third")),
     )
     arrivals = st.lists(arrival, min_size=1, max_size=12).map(
         lambda many: tuple(sorted(many, key=lambda each: each.tick))

@@ -10,7 +10,8 @@ Generated workloads are played through the scheduler, several times each.  What 
 - **lawful**: no plan breaks a rule of the plan (budgets among them), nobody waits for ever, refused items are no end;
 - **harmless**: neither ``plan`` nor ``observe`` changes anything but the policy itself;
 - **blind to the future**: it reads nothing of a request or of the view that the protocols do not list;
-- **repeatable**: two instances decide alike, and one rebuilt in the middle decides like one that was not;
+- **repeatable**: two instances decide alike, and one rebuilt in the middle (from the
+  live requests, and from what it dumped if it is a ``Remembering`` one) decides like one that was not;
 - **honest about repeat**: a plan that repeats decides what planning every step would.
 
 And what its ``promises`` add, as understood here:
@@ -31,13 +32,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import FlakyFailure
 
 from stepwell.core.events import Submitted, Timer
 from stepwell.core.instructions import Admitted
 from stepwell.core.plan import StepPlan
-from stepwell.core.protocols import PolicyEvent, RequestView, SchedulerPolicy, SchedulerView
+from stepwell.core.protocols import PolicyEvent, Remembering, RequestView, SchedulerPolicy, SchedulerView
 from stepwell.core.request import Request
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.testing_play import REBUILD, ConformanceError, Play, Scenario, Turn, scenarios
@@ -57,11 +59,13 @@ def check_policy(
     examples: int = 40,
     wait_ns: int = 120 * NS_PER_S,
     shrink: bool = True,
+    check: Callable[[Scenario, MakePolicy], None] | None = None,
 ) -> None:
     """Raise ``ConformanceError`` unless the policies that ``make_policy`` makes keep the contract; see the module.
 
     ``allocators`` are registered names; ``wait_ns`` is the bound that ``bounded_wait`` is held to, at steps of 100 ms.
-    ``shrink``: take the time to find a small workload that shows the fault (hypothesis prints it).
+    ``shrink``: take the time to find a small workload that shows the fault (hypothesis prints it).  ``check`` is called
+    for each workload, ``check_scenario`` unless said otherwise.
     """
     quiet = settings(
         max_examples=examples,
@@ -75,11 +79,11 @@ def check_policy(
 
     @quiet
     @given(scenarios(allocators))
-    def check(scenario: Scenario) -> None:
-        check_scenario(scenario, make_policy)
+    def play(scenario: Scenario) -> None:
+        (check or check_scenario)(scenario, make_policy)
 
     try:
-        check()
+        play()
     except FlakyFailure as error:  # it was seen once, which is enough
         raise next((each for each in error.exceptions if isinstance(each, ConformanceError)), error) from None
     if make_policy().promises.bounded_wait:
@@ -101,15 +105,27 @@ def check_scenario(scenario: Scenario, make_policy: MakePolicy) -> None:
         first,
         "is not honest about repeat: planning every step decides differently",
     )
+    what = "of the live requests and of what it dumps" if _remembers(make_policy()) else "of the live requests"
     _same(
         Play(scenario, plain, rebuilds=Timer()).run(),
         Play(scenario, plain, rebuilds=REBUILD).run(),
-        "is not a function of the live requests: rebuilt from them it decides differently",
+        f"is not a function {what}: rebuilt from them it decides differently",
     )
     try:
         Play(scenario, plain, stingy=True).run()
     except ConformanceError as error:
         raise ConformanceError(f"does not recover from refused items: {error}") from error
+
+
+def _remembers(policy: SchedulerPolicy) -> bool:
+    """Whether it has a memory; raises if the memory cannot be written into a snapshot."""
+    if not isinstance(policy, Remembering):
+        return False
+    try:
+        msgspec.json.encode(policy.dump())
+    except Exception as error:
+        raise ConformanceError(f"its dump is not JSON-like data: {error}") from error
+    return True
 
 
 def _heard(scenario: Scenario, around: type[Watched] | type[Sealed], make_policy: MakePolicy) -> list[Turn]:

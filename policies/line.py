@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 from stepwell.core.protocols import PolicyEvent, RequestView
 from stepwell.core.types import SWAPPED, SWAPPING_OUT, WAITING, RequestId
@@ -24,6 +25,15 @@ def in_line(request: RequestView) -> bool:
     """Whether it waits for the device: never admitted, preempted, or swapped."""
     state = request.state
     return state is WAITING or state is SWAPPED or state is SWAPPING_OUT
+
+
+class Line(Protocol):
+    """Who waits, in an order; what ``pack`` admits from.  ``OrderedLine`` says what each method does."""
+
+    def start(self, now_ns: int) -> None: ...
+    def head(self) -> RequestView | None: ...
+    def take(self) -> None: ...
+    def next_change_ns(self) -> int: ...
 
 
 class OrderedLine:

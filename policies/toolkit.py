@@ -1,4 +1,9 @@
-"""Pure parts that policies are made of.  A policy decides order, victims and how to preempt; ``pack`` does the rest.
+"""Pure parts that policies are made of, and ``pack``, which puts them together.
+
+- order: a ``Line`` (who is next) and a ``Rank`` (how running requests compare), ``policies.line``;
+- admission: an ``Admission``, the pages that are missing to take somebody in; ``with_watermark`` unless said otherwise;
+- chunking: ``prefill``, how many tokens of the budget prompts may have in this step;
+- victims, and swap or recompute: ``policies.victims``, by ``Rank`` and by ``mode``.
 
 ``pack`` fills one step, decodes first (Sarathi-Serve, OSDI'24: running requests never stall for a prefill):
 
@@ -9,14 +14,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
 from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING, PreemptMode, RequestId
-from stepwell.policies.line import OrderedLine, Rank, by_arrival
+from stepwell.policies.line import Line, OrderedLine, Rank, by_arrival
+from stepwell.policies.victims import Departures, may_go, preempt_mode, relieve
 
-__all__ = ["OrderedLine", "Rank", "by_arrival", "pack", "seconds"]
+__all__ = [
+    "Admission",
+    "Line",
+    "OrderedLine",
+    "Rank",
+    "by_arrival",
+    "pack",
+    "preempt_mode",
+    "seconds",
+    "with_watermark",
+]
 
 DECODE_ON = StepPlan(repeat=FOREVER)
 """The plan of a quiet step: the decode group, until something happens."""
@@ -28,27 +44,34 @@ vLLM's first block manager kept the same share (``watermark=0.01``): without it 
 """
 
 
+Admission = Callable[[SchedulerView, RequestView, int, bool], int]
+"""``(view, request, bound, alone)``: pages missing to take in a request; 0: it may come.
+
+``bound`` pages are spoken for by the same plan (a negative number: it frees some); ``alone`` if nobody else would run.
+"""
+
+
+def with_watermark(view: SchedulerView, request: RequestView, bound: int, alone: bool) -> int:
+    """Pages missing for the present length, with a few kept free beside running requests."""
+    return view.pages_missing(request, bound if alone else bound + view.total_pages // WATERMARK + 1)
+
+
 def seconds(value: float) -> int:
     """Integer nanoseconds of a time in seconds given in options."""
     return round(value * NS_PER_S)
 
 
-def preempt_mode(view: SchedulerView, victim: RequestView, mode: PreemptMode, host_pages: int) -> PreemptMode:
-    """``mode``, or recompute where ``host_pages`` (free ones left) cannot hold the victim."""
-    if mode == "swap" and -(-victim.computed // view.page_size) <= host_pages:
-        return "swap"
-    return "recompute"
-
-
 def pack(
     view: SchedulerView,
-    line: OrderedLine,
+    line: Line,
     *,
     rank: Rank = by_arrival,
     mode: PreemptMode = "recompute",
     yields: bool = False,
     seats: int | None = None,
     decode: bool = True,
+    prefill: int = FOREVER,
+    admission: Admission = with_watermark,
 ) -> StepPlan:
     """Fill the next step; see the module.
 
@@ -59,12 +82,12 @@ def pack(
     line.start(view.now_ns)
     loose = _in_order(view, rank) if view.loose else ()
     decoding = len(view.decoding) if decode else 0
-    budget = view.token_budget - decoding
+    budget = min(view.token_budget - decoding, prefill)
     slices, need, left = _slices(view, loose, budget)
     if decode:
         need += view.growth()
     if need > view.free_pages:
-        return _relieve(view, rank, mode, need, slices, decode)
+        return relieve(view, rank, mode, need, slices, decode)
     head = line.head()
     if head is None:
         if slices:
@@ -74,7 +97,7 @@ def pack(
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
     if seats is None:
         seats = view.running_limit - view.running
-    filler = _Filler(view, line, rank, mode, yields, seats, budget, need)
+    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission)
     if slices:
         slices = filler.share(slices, loose, head) if yields else filler.spend(slices)
     filler.fill()
@@ -124,20 +147,21 @@ class _Filler:
     """Admits from the line into what a step has left.  One use."""
 
     __slots__ = (
-        "admit", "blocked", "budget", "gained", "line", "mode", "preempt", "rank", "resume", "seats", "spent", "view",
-        "yields",
+        "admission", "admit", "blocked", "budget", "gained", "line", "mode", "preempt", "rank", "resume", "seats",
+        "spent", "view", "yields",
     )  # fmt: skip
 
     def __init__(
         self,
         view: SchedulerView,
-        line: OrderedLine,
+        line: Line,
         rank: Rank,
         mode: PreemptMode,
         yields: bool,
         seats: int,
         budget: int,
         spent: int,
+        admission: Admission,
     ) -> None:
         self.view = view
         self.line = line
@@ -147,6 +171,7 @@ class _Filler:
         self.seats = seats
         self.budget = budget
         self.spent = spent
+        self.admission = admission
         self.gained = 0
         self.admit: list[Part] = []
         self.resume: list[RequestId] = []
@@ -210,8 +235,7 @@ class _Filler:
             self.blocked = Obstacle(head.id, "seats" if full else "policy", 1 - self.seats)
             return True
         alone = not (view.running or self.admit or self.resume)
-        headroom = 0 if alone else view.total_pages // WATERMARK + 1
-        missing = view.pages_missing(head, self.spent + headroom - self.gained)
+        missing = self.admission(view, head, self.spent - self.gained, alone)
         if missing:
             self.blocked = Obstacle(head.id, "pages", missing)
             return True
@@ -228,84 +252,21 @@ class _Filler:
         lower = [
             request
             for request in running
-            if self.rank(request, now_ns)[0] > least and _may_go(request) and request.id not in sent
+            if self.rank(request, now_ns)[0] > least and may_go(request) and request.id not in sent
         ]
         lower.sort(key=lambda request: self.rank(request, now_ns), reverse=True)
-        host_pages = view.free_host_pages
-        coming = view.returning_pages
-        chosen: list[Preemption] = []
-        seats, gained, spent = self.seats, self.gained, self.spent
-        headroom = view.total_pages // WATERMARK + 1
+        leaving = Departures(view, self.mode)
+        seats, spent = self.seats, self.spent - self.gained
         for victim in lower:
-            if seats > 0 and not view.pages_missing(head, spent + headroom - gained - coming):
+            if seats > 0 and not self.admission(view, head, spent - leaving.freed - leaving.coming, False):
                 break
             if victim.id in growing:
                 spent -= 1
-            mode = preempt_mode(view, victim, self.mode, host_pages)
-            pages = view.exclusive_pages(victim)
-            if mode == "swap":
-                host_pages -= -(-victim.computed // view.page_size)
-            if mode == "swap" or not victim.ready:
-                coming += pages
-            else:
-                gained += pages
-            chosen.append(Preemption(victim.id, mode, "gives way", head.id))
+            leaving.send(victim, "gives way", head.id)
             seats += 1
-        if seats <= 0 or view.pages_missing(head, spent + headroom - gained - coming):
+        if seats <= 0 or self.admission(view, head, spent - leaving.freed - leaving.coming, False):
             return False
-        self.preempt += chosen
-        self.seats, self.gained, self.spent = seats, gained, spent
+        self.preempt += leaving.items
+        self.seats, self.spent = seats, spent + self.gained
+        self.gained += leaving.freed
         return not self._obstacle(head)
-
-
-def _may_go(request: RequestView) -> bool:
-    return not request.protected and request.state is not SWAPPING_IN
-
-
-def _relieve(
-    view: SchedulerView, rank: Rank, mode: PreemptMode, need: int, slices: list[Part], decode: bool
-) -> StepPlan:
-    """Pages are short: the worst-ranked running requests give way, and whoever still lacks a page sits this step out.
-
-    Pages that are on their way back already count, so that one shortage never sends more than it must; the best-ranked
-    request is never sent.  Nobody is admitted in such a step.
-    """
-    now_ns = view.now_ns
-    tokens = dict(slices)
-    wants = {request.id: 1 for request in view.growing()} if decode else {}
-    for request in view.loose.values():
-        if request.id in tokens:
-            wants[request.id] = view.slice_pages(request, tokens[request.id])
-    running = sorted(
-        [*view.decoding.values(), *view.loose.values()], key=lambda request: rank(request, now_ns), reverse=True
-    )
-    free, coming = view.free_pages, view.returning_pages
-    host_pages = view.free_host_pages
-    preempt: list[Preemption] = []
-    for victim in running[:-1]:
-        if need <= free + coming:
-            break
-        if not _may_go(victim):
-            continue
-        chosen = preempt_mode(view, victim, mode, host_pages)
-        pages = view.exclusive_pages(victim)
-        if chosen == "swap":
-            host_pages -= -(-victim.computed // view.page_size)
-        if chosen == "swap" or not victim.ready:
-            coming += pages
-        else:
-            free += pages
-        need -= wants.pop(victim.id, 0)
-        tokens.pop(victim.id, None)
-        preempt.append(Preemption(victim.id, chosen, "pages ran out", running[-1].id))
-    hold: list[RequestId] = []
-    for request in reversed(running):
-        pages = wants.get(request.id, 0)
-        if pages <= free:
-            free -= pages
-        elif request.id in view.decoding:
-            hold.append(request.id)
-        else:
-            del tokens[request.id]
-    kept = [(id, count) for id, count in slices if id in tokens]
-    return StepPlan(decode=decode, preempt=preempt, hold=hold, slices=kept)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -77,8 +78,9 @@ def simulate(
     scheduler = build_scheduler(config)
     allocator = scheduler.state.allocator
     requests = fit_keys(requests, config.memory.page_size, wanted=getattr(allocator, "reuses_prefixes", False))
+    told = _reveal(scheduler, requests)
     metrics = RunMetrics()
-    writer = open_writer(Path(journal), config, scheduler) if journal is not None else None
+    writer = open_writer(Path(journal), config, scheduler, told=told) if journal is not None else None
     watching: list[Observer] = [*([writer.observe] if writer else []), metrics.observe, *observers]
     try:
         simulator = Simulator(scheduler, make_cost_model(config.cost), requests.requests, observers=watching)
@@ -101,9 +103,23 @@ def simulate(
     )
 
 
-def open_writer(path: Path, config: Config, scheduler: Scheduler) -> JournalWriter:
-    """A journal for a simulation under ``config`` (complete, as its digest identifies the run)."""
+def _reveal(scheduler: Scheduler, workload: Workload) -> bool:
+    """Tell an oracle among the policy's parts the true output lengths; False if there is none."""
+    predictor: Any = getattr(scheduler.state.policy, "predictor", None)
+    if not getattr(predictor, "simulation_only", False):
+        return False
+    predictor.reveal({id: each.output_tokens for id, each in enumerate(workload.requests, 1)})
+    return True
+
+
+def open_writer(path: Path, config: Config, scheduler: Scheduler, *, told: bool = False) -> JournalWriter:
+    """A journal for a simulation under ``config`` (complete, as its digest identifies the run).
+
+    ``told``: the policy knows something from the start, which is then written in the first segment's head.
+    """
     header = journal_header(config, scheduler, "sim")
+    if told:
+        header.snapshot = msgspec.Raw(msgspec.json.encode(capture(scheduler)))
     try:
         return JournalWriter(
             path,

@@ -26,6 +26,7 @@ from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejecte
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
+from stepwell.core.registry import check_servable
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import Opening, StopStrings, TextPipeline
@@ -123,6 +124,7 @@ class Service:
         self.limits = config.server
         self.clock = clock or RealClock()
         self.scheduler = scheduler or build_scheduler(config)
+        check_servable(self.scheduler.state.policy)
         self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
         self.engine = Engine(
             self.scheduler,

@@ -15,6 +15,8 @@ from stepwell.cli.tables import print_runs, time_of
 from stepwell.sim.run import simulate
 from stepwell.tests.cli.hand import call, scenario
 
+POLICIES = "chat-batch edf fcfs least-slack mlfq sarathi sjf srpt static swap vtc".split()
+
 
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +237,7 @@ def test_config_show_reads_back_as_the_same_configuration(hand: Path, capsys: py
 
 def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
     listed = call(capsys, "policies", "list")[1]
-    assert [line.split()[0] for line in listed.splitlines()] == ["chat-batch", "fcfs", "static", "swap"]
+    assert [line.split()[0] for line in listed.splitlines()] == POLICIES
     described = call(capsys, "policies", "describe", "chat-batch")[1]
     assert "promises: work conserving, bounded wait, respects rank" in described
     assert "aging_s (float >= 0, <= 1000000000; default 30.0)" in described
@@ -270,7 +272,7 @@ def test_bench_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert "not found in nowhere" in lines[4]["skipped"]
 
 
-def test_demo_compares_every_policy_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_compares_policies_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "out" / "demo.png"
     status, out, _ = call(capsys, "demo", "--limit", "60", "--picture", picture)

@@ -33,7 +33,13 @@ ODD = Linear.Options(
 )
 """Small odd coefficients: steps of some tens of nanoseconds, so that everything meets everything in time."""
 
-OPTIONS: dict[str, dict[str, object]] = {"chat-batch": {"aging_s": 4e-7}, "static": {"batch_size": 3}}
+OPTIONS: dict[str, dict[str, object]] = {
+    "chat-batch": {"aging_s": 4e-7},
+    "static": {"batch_size": 3},
+    "sjf": {"aging_s": 4e-7, "predictor_options": {"window": 2, "first": 4}},
+    "srpt": {"aging_s": 4e-7, "predictor_options": {"window": 2, "first": 4}},
+    "mlfq": {"aging_s": 4e-7, "quantum": 2, "output_cost": 2},
+}
 
 LATE_NS = 1 << 45
 """Long after everything: ten hours."""

@@ -1,0 +1,66 @@
+"""Shortest remaining processing time: who is guessed to need the least from here on comes first, by preemption too.
+
+Source: Schrage, 1968 (no order has a shorter mean response time on one server); Harchol-Balter et al., TOCS 2003.
+A running request gives way only to a waiting one with strictly less work left, and only where seats or pages are
+short; what is left of a running one falls with every token, so nobody is sent back and forth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from stepwell.core.plan import StepPlan
+from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestView, SchedulerView
+from stepwell.core.types import PreemptMode
+from stepwell.policies.aging import Aging
+from stepwell.policies.line import Key
+from stepwell.policies.toolkit import pack, seconds
+from stepwell.policies.work import Guesses
+
+
+class Srpt:
+    """Shortest predicted remaining work first, with preemption; the oldest request ages to the front."""
+
+    name = "srpt"
+    promises = Promises(work_conserving=True, bounded_wait=True)
+    parts: ClassVar[Mapping[str, str]] = {"predictor": "predictors"}
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        """How work is guessed, how longer requests give way, and when age overrules both."""
+
+        predictor: str = "quantile"
+        """Guesses output lengths: a registered name of kind predictors."""
+        predictor_options: Mapping[str, object] = {}
+        output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
+        """Prompt tokens that are as much work as one output token."""
+        preempt: PreemptMode = "swap"
+        """How a longer request gives way."""
+        aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
+        """The oldest request comes first at this age, and gives way to nobody."""
+
+    def __init__(self, options: Options, predictor: Predictor) -> None:
+        self.options = options
+        self.predictor = predictor
+        self.guesses = Guesses(predictor)
+        self.queue = Aging(self.work, seconds(options.aging_s))
+
+    def work(self, request: RequestView, now_ns: int) -> Key:
+        """The work that is left of a request, in prompt tokens."""
+        return (request.pending + self.guesses.left(request) * self.options.output_cost, request.id)
+
+    def observe(self, event: PolicyEvent) -> None:
+        self.guesses.observe(event)
+        self.queue.observe(event)
+
+    def plan(self, view: SchedulerView) -> StepPlan:
+        return pack(view, self.queue.line, rank=self.queue.rank, mode=self.options.preempt, yields=True)
+
+    def dump(self) -> object:
+        return self.guesses.dump()
+
+    def load(self, data: Any) -> None:
+        self.guesses.load(data)
+        self.queue.reorder()

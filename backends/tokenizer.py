@@ -99,7 +99,9 @@ class StepwellTokenizer:
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         try:
-            ids = (self._honouring if special else self._plain).encode(text, add_special_tokens=False).ids
+            # ``encode`` would keep the interpreter's lock for as long as a text takes; this one gives it up.
+            by = self._honouring if special else self._plain
+            ids = by.encode_batch_fast([text], add_special_tokens=False)[0].ids
         except TypeError:
             raise UserError("holds half of a surrogate pair, which is no character", field="text") from None
         if special or self._forbidden.isdisjoint(ids):

@@ -25,10 +25,10 @@ class StepRecord:
 
     ``tick`` is the group's count with this step launched, or 0 if the group took no part.  ``sampled`` are the loose
     requests that sample in it, ``copies`` those being swapped out or in, ``last`` those whose final token (by
-    ``max_tokens``) it computes.
+    ``max_tokens``) it computes.  ``computed`` are requests with page keys and the length of prompt they have after it.
     """
 
-    __slots__ = ("copies", "id", "last", "sampled", "tick")
+    __slots__ = ("computed", "copies", "id", "last", "sampled", "tick")
 
     def __init__(self, id: StepId, tick: int, last: list[Request]) -> None:
         self.id = id
@@ -36,6 +36,7 @@ class StepRecord:
         self.last = last
         self.sampled: dict[RequestId, Request] = {}
         self.copies: list[Request] = []
+        self.computed: list[tuple[Request, int]] = []
 
     def samples(self, request: Request) -> bool:
         """Whether a token of ``request`` is sampled in this step."""

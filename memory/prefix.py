@@ -48,9 +48,9 @@ class Prefix:
         self.page_size = page_size
         self.total_pages = pages
         self.free_pages = pages
-        """Blank and idle ones."""
         self.returning_pages = 0
         self.free_host_pages = host_pages
+        # Together with the idle pages of the index, the free ones.
         self._blank: list[Page] = list(range(pages))
         self._index = PrefixIndex(ORDERS[options.eviction])
         self._returning: Quarantine[list[Page]] = Quarantine()
@@ -276,9 +276,9 @@ class Prefix:
     def _give(self, pages: list[Page], after: StepId) -> None:
         if self._returning.hold(pages, after):
             self.returning_pages += len(pages)
-        else:
-            self._blank += pages
-            self.free_pages += len(pages)
+            return
+        self._blank += pages
+        self.free_pages += len(pages)
 
     def _leave(self, page: Page, after: StepId) -> bool:
         """``True`` if nobody holds or finds it any more and it may go with the others, after ``after``."""

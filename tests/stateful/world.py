@@ -27,7 +27,7 @@ from stepwell.tests.stateful.executor import Executor, Row, must
 from stepwell.tests.stateful.kv_memory import Memory
 
 POLICIES = ("fcfs", "swap", "chat-batch", "static", "chaos")
-ALLOCATORS = ("paged", "contiguous")
+ALLOCATORS = ("paged", "contiguous", "prefix")
 OPTIONS: dict[str, dict[str, object]] = {"chat-batch": {"aging_s": 2e-6}, "static": {"batch_size": 3}}
 
 
@@ -100,7 +100,17 @@ class World:
     def submitted(self, prompt: int, max_tokens: int, klass: str = "chat", expires_in_ns: int = 0) -> Submitted:
         self.last_id += 1
         expires_ns = self.now_ns + expires_in_ns if expires_in_ns else 0
-        return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns)
+        return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns, self.keys(prompt))
+
+    def keys(self, prompt: int) -> list[int]:
+        """Prompts of four kinds, which begin alike: the last one to come shares up to three pages with each other."""
+        if not self.scheduler.state.allocator.reuses_prefixes:
+            return []
+        own, shared = self.last_id % 4, self.last_id % 3 + 1
+        return [
+            1 + place if place < shared else 1000 * (1 + own + 4 * shared) + place
+            for place in range(prompt // self.setup.page_size)
+        ]
 
     def done(self, picks: int = 0) -> StepDone:
         """The oldest step is done; bit ``k`` of ``picks``: its ``k``-th sampling request produced an end token."""

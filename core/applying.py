@@ -188,7 +188,7 @@ class PlanApplier:
             request.move(PREFILLING, state.now_ns, "admitted")
             state.loose[id] = request
             self._launch.tables.append((id, reservation.pages))
-            state.out.append(Admitted(id, reservation.cached))
+            state.out.append(Admitted(id, reservation.cached, reservation.shared))
             state.tell("admitted", request)
             self._run_slice(request, min(tokens, request.pending))
         return True

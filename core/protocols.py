@@ -269,12 +269,13 @@ class Reservation(msgspec.Struct, gc=False):
     """Pages newly appended to a request's table, and the tokens that its whole table can hold.
 
     ``cached`` tokens of it were found computed: after ``reserve`` their pages lead ``pages``, after ``fork`` they are
-    the parent's and not among them.
+    the parent's and not among them.  ``shared`` of ``pages`` others hold too.
     """
 
     pages: list[Page]
     capacity: int
     cached: int = 0
+    shared: int = 0
 
 
 class CopyPlan(msgspec.Struct, gc=False):

@@ -125,6 +125,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             self.tokens[request] = tokens
             self.prompts[request] = prompt
             assert (answer.cached, answer.pages[: len(found)]) == (len(found) * size, found), "what keys find"
+            assert answer.shared == sum(self.device.owners(page) > 0 for page in found)
             self.device.adopt(request, found)
             self.appended(request, answer.pages[len(found) :], answer.capacity, tokens)
             assert needed == before - self.device.free(), f"pages_needed said {needed}"

@@ -68,14 +68,13 @@ class Prefix:
     def fits(self, tokens: int, limit: int) -> Fit:
         """Of a request that finds nothing.  ``NEVER`` if ``tokens`` exceed the whole pool, whatever ``limit`` says."""
         count = -(-tokens // self.page_size)
-        if count <= self.free_pages:
-            return Fit.FITS
-        return Fit.NOT_NOW if count <= self.total_pages else Fit.NEVER
+        if count > self.total_pages:
+            return Fit.NEVER
+        return Fit.FITS if count <= self.free_pages else Fit.NOT_NOW
 
     def pages_missing(self, tokens: int, limit: int, headroom: int = 0, keys: Sequence[int] = ()) -> int:
         """Exact: ``reserve`` succeeds if and only if it is 0 with no headroom, and so does ``swap_in`` without keys."""
-        missing = headroom + self.pages_needed(tokens, limit, keys) - self.free_pages
-        return missing if missing > 0 else 0
+        return max(0, headroom + self.pages_needed(tokens, limit, keys) - self.free_pages)
 
     def pages_needed(self, tokens: int, limit: int, keys: Sequence[int] = ()) -> int:
         """Pages that hold ``tokens``, less those that others hold (or steps in flight) and that ``keys`` find.
@@ -84,16 +83,13 @@ class Prefix:
         """
         count = -(-tokens // self.page_size)
         entry = self._index.find(keys, (tokens - 1) // self.page_size) if keys else None
-        if entry is None:
-            return count
-        return count - entry.depth - 1 + self._idle_pages(entry)
+        return count if entry is None else count - entry.depth - 1 + self._idle_pages(entry)
 
     def _idle_pages(self, entry: Entry | None) -> int:
         """Of ``entry`` and the pages before it."""
         idle, holders = 0, self._holders.counts
         while entry is not None and entry.page not in holders:
-            if entry.stamp:
-                idle += 1
+            idle += entry.stamp > 0
             entry = entry.parent
         return idle
 
@@ -126,11 +122,9 @@ class Prefix:
             duties.absent(request, self._tables, self._host.stored)
             return self._begin(request, tokens, keys)
         count = -(-tokens // size) - len(table)
-        if count <= 0:
-            return Reservation([], len(table) * size)
         if count > self.free_pages:
             return NotNow(count - self.free_pages)
-        pages = self._take(count)
+        pages = self._take(count) if count > 0 else []
         table += pages
         return Reservation(pages, len(table) * size)
 
@@ -139,30 +133,35 @@ class Prefix:
         count = -(-tokens // self.page_size)
         entry = self._index.find(keys, (tokens - 1) // self.page_size) if keys else None
         found = entry.depth + 1 if entry is not None else 0
+        shared = 0
         short = count - found + self._idle_pages(entry) - self.free_pages
         if short > 0:
             return NotNow(short)
         pages: list[Page] = []
         while entry is not None:
-            self._hold(entry)
+            shared += self._hold(entry)
             pages.append(entry.page)
             entry = entry.parent
         if found:
             self._leading[request] = found
         pages = self._tables[request] = pages[::-1] + self._take(count - found)
-        return Reservation(pages[:], count * self.page_size, found * self.page_size)
+        return Reservation(pages[:], count * self.page_size, found * self.page_size, shared)
 
-    def _hold(self, entry: Entry) -> None:
-        """One owner more of a findable page."""
+    def _hold(self, entry: Entry) -> bool:
+        """One holder more of a findable page; whether it has others."""
         page = entry.page
         entry.uses += 1
+        if page in self._holders.counts:
+            self._holders.hold(page)
+            return True
         self._holders.hold(page)
         if entry.stamp:
             self._index.hold(entry)
             self.free_pages -= 1
-        elif page in self._waiting:
+        else:
             self._holders.late[page] = self._waiting.pop(page)
             self.returning_pages -= 1
+        return False
 
     def _take(self, count: int) -> list[Page]:
         """Blank pages from the top of the stack, then evicted ones: in one call or in several, the same pages."""

@@ -6,6 +6,7 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -24,6 +25,7 @@ from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
+from stepwell.core.page_keys import page_keys, salt_of
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
@@ -41,7 +43,10 @@ log = structlog.get_logger("stepwell.service")
 T = TypeVar("T")
 
 THREADS = 4
-"""For tokenising and templates."""
+"""For tokenising, templates and page keys."""
+
+KEYED_AT_ONCE = 4096
+"""Tokens whose page keys are computed on the event loop: that takes less than half a millisecond."""
 
 Message = Mapping[str, Any]
 """One of a chat: ``role``, ``content`` as text, and whatever else the client sent."""
@@ -142,6 +147,7 @@ class Service:
         """WebSockets, counted by their endpoint."""
         self.loop_lag_s = 0.0
         """How late the event loop is: the worst of late, fading."""
+        self._secret = secrets.token_bytes(32)
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
@@ -308,6 +314,18 @@ class Service:
             raise UserError(f"token ids are 0 to {self.model.tokenizer.vocab_size - 1}", field=field)
         return ids
 
+    async def keys(self, prompts: Sequence[list[int]], tenant: str) -> list[list[int]]:
+        """The page keys of ``prompts``, alike for one tenant only; none where nobody looks at them."""
+        allocator = self.scheduler.state.allocator
+        if not allocator.reuses_prefixes:
+            return [[] for _ in prompts]
+        page_size, salt = allocator.page_size, salt_of(tenant, self._secret)
+
+        def made() -> list[list[int]]:
+            return [page_keys(prompt, page_size, salt) for prompt in prompts]
+
+        return made() if sum(map(len, prompts)) <= KEYED_AT_ONCE else await self._in_thread(made)
+
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """So that no stream has to wait for it."""
         return await anyio.to_thread.run_sync(
@@ -321,8 +339,11 @@ class Service:
         yields = service_tier == "flex" or (priority or 0) > 0
         return self._ranks[-1 if yields else 0].name
 
-    def start(self, prompts: Sequence[list[int]], wants: Wants) -> Generation:
-        """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
+    def start(self, prompts: Sequence[list[int]], wants: Wants, keys: Sequence[list[int]] = ()) -> Generation:
+        """Hand the prompts in, ``wants.n`` times each, with their ``keys`` if they may find what others computed.
+
+        Raises ``CapacityError`` if nothing more is taken.
+        """
         if self.draining or self._tasks is None:
             raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
@@ -332,9 +353,9 @@ class Service:
         generation = Generation(choices, self._close)
         self._open[generation] = None
         try:
-            for prompt in prompts:
+            for prompt, own in zip(prompts, keys or [[] for _ in prompts], strict=True):
                 for index in range(wants.n):
-                    choices.append(self._submit(len(choices), index, prompt, wants, stops))
+                    choices.append(self._submit(len(choices), index, prompt, own, wants, stops))
                     self._watched[choices[-1].stream.request] = (choices[-1], generation)
         except BaseException:
             generation.close()
@@ -343,7 +364,9 @@ class Service:
             choice.listen(self.engine.stop, generation.tell, generation.tell_end)
         return generation
 
-    def _submit(self, place: int, index: int, prompt: list[int], wants: Wants, stops: StopStrings) -> Choice:
+    def _submit(
+        self, place: int, index: int, prompt: list[int], keys: list[int], wants: Wants, stops: StopStrings
+    ) -> Choice:
         sampling = wants.sampling
         if index and sampling.seed is not None:
             # Or all choices of one seed would be the same.
@@ -357,6 +380,7 @@ class Service:
             most,
             klass=wants.klass,
             tenant=wants.tenant,
+            keys=keys,
             sampling=sampling,
         )
         pipeline = TextPipeline(

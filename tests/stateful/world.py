@@ -22,6 +22,7 @@ from stepwell.core.invariants import check_state
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import SchedulerPolicy
 from stepwell.core.scheduler import Scheduler
+from stepwell.tests.helpers.prompts import alike
 from stepwell.tests.stateful.chaos import Chaos
 from stepwell.tests.stateful.executor import Executor, Row, must
 from stepwell.tests.stateful.kv_memory import Memory
@@ -103,14 +104,9 @@ class World:
         return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns, self.keys(prompt))
 
     def keys(self, prompt: int) -> list[int]:
-        """Prompts of four kinds, which begin alike: the last one to come shares up to three pages with each other."""
         if not self.scheduler.state.allocator.reuses_prefixes:
             return []
-        own, shared = self.last_id % 4, self.last_id % 3 + 1
-        return [
-            1 + place if place < shared else 1000 * (1 + own + 4 * shared) + place
-            for place in range(prompt // self.setup.page_size)
-        ]
+        return alike(prompt // self.setup.page_size, self.last_id % 3 + 1, self.last_id % 4)
 
     def done(self, picks: int = 0) -> StepDone:
         """The oldest step is done; bit ``k`` of ``picks``: its ``k``-th sampling request produced an end token."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -64,8 +65,13 @@ def test_pc_1_a_preempted_request_finds_its_own_prompt(model: Path, length: int)
 @pytest.mark.parametrize("chunk", [16, 64, 1000])
 def test_ou_4_a_warm_prefix_changes_no_answer(model: Path, page_size: int, chunk: int) -> None:
     """One prompt of 37 tokens: cold and alone; after one that begins alike; then among strangers and its like."""
-    sizes = {"page_size": page_size, "pages": 1024 // page_size, "token_budget": chunk, "running_limit": 16}
-    limits = {"token_budget": chunk, "running_limit": 16}
+    sizes: dict[str, Any] = {
+        "page_size": page_size,
+        "pages": 1024 // page_size,
+        "token_budget": chunk,
+        "running_limit": 16,
+    }
+    limits: dict[str, Any] = {"token_budget": chunk, "running_limit": 16}
     mine = (prompt(37), 12, FREE)
     (alone,) = serve(make(model, **sizes), [mine], **limits).answers
     like = (prompt(33) + prompt(9, seed=1), 12, FREE)

@@ -6,7 +6,6 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -25,7 +24,6 @@ from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
-from stepwell.core.page_keys import page_keys, salt_of
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
@@ -35,6 +33,7 @@ from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.watch import Watch
 
@@ -44,9 +43,6 @@ T = TypeVar("T")
 
 THREADS = 4
 """For tokenising, templates and page keys."""
-
-KEYED_AT_ONCE = 4096
-"""Tokens whose page keys are computed on the event loop: that takes less than half a millisecond."""
 
 Message = Mapping[str, Any]
 """One of a chat: ``role``, ``content`` as text, and whatever else the client sent."""
@@ -147,7 +143,7 @@ class Service:
         """WebSockets, counted by their endpoint."""
         self.loop_lag_s = 0.0
         """How late the event loop is: the worst of late, fading."""
-        self._secret = secrets.token_bytes(32)
+        self.keys = PromptKeys(self.scheduler.state.allocator, self._in_thread)
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
@@ -313,18 +309,6 @@ class Service:
         if not 0 <= min(ids) <= max(ids) < self.model.tokenizer.vocab_size:
             raise UserError(f"token ids are 0 to {self.model.tokenizer.vocab_size - 1}", field=field)
         return ids
-
-    async def keys(self, prompts: Sequence[list[int]], tenant: str) -> list[list[int]]:
-        """The page keys of ``prompts``, alike for one tenant only; none where nobody looks at them."""
-        allocator = self.scheduler.state.allocator
-        if not allocator.reuses_prefixes:
-            return [[] for _ in prompts]
-        page_size, salt = allocator.page_size, salt_of(tenant, self._secret)
-
-        def made() -> list[list[int]]:
-            return [page_keys(prompt, page_size, salt) for prompt in prompts]
-
-        return made() if sum(map(len, prompts)) <= KEYED_AT_ONCE else await self._in_thread(made)
 
     async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """So that no stream has to wait for it."""

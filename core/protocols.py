@@ -268,8 +268,8 @@ class NotNow(msgspec.Struct, frozen=True):
 class Reservation(msgspec.Struct, gc=False):
     """Pages newly appended to a request's table, and the tokens that its whole table can hold.
 
-    ``cached`` tokens of it were found computed: after ``reserve`` their pages lead ``pages``, after ``fork`` they are
-    the parent's and not among them.  ``shared`` of ``pages`` others hold too.
+    ``cached`` tokens were found computed: after ``reserve`` their pages lead ``pages``, of which others hold ``shared``
+    too; after ``fork`` they are the parent's and not among them.
     """
 
     pages: list[Page]
@@ -306,11 +306,10 @@ class KVAllocator(Protocol):
 
     ``keys`` are for prefix reuse: the ``i``-th identifies full page ``i`` of a prompt together with all before it.
     Full pages become findable by ``publish``, and stay so after their request left until somebody needs the room:
-    ``free_pages`` counts them then.  Whoever reuses no prefixes ignores keys, ``publish`` and ``forget``.
+    ``free_pages`` counts them then.  Without ``reuses_prefixes`` keys, ``publish`` and ``forget`` do nothing.
     """
 
     reuses_prefixes: bool
-    """Whether it looks at keys; where it does not, none need be made."""
     page_size: int
     total_pages: int
     free_pages: int
@@ -345,7 +344,7 @@ class KVAllocator(Protocol):
         ...
 
     def forget(self) -> None:
-        """What the device's pages hold cannot be relied on any more: none is findable."""
+        """What the device's pages hold cannot be relied on: none is findable any more."""
         ...
 
     def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:

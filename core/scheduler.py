@@ -256,7 +256,7 @@ class Scheduler:
             self.repeat = 0
         state.allocator.step_done(step.id)
         if step.computed:
-            self._publish(step)
+            state.publish(step)
         if event.ended:
             self.repeat = 0
             for id in event.ended:
@@ -269,12 +269,6 @@ class Scheduler:
         if step.last or step.copies:
             self.repeat = 0
             self._settle(step)
-
-    def _publish(self, step: StepRecord) -> None:
-        """What a finished step computed of prompts can be found from now on, unless its request left meanwhile."""
-        for request, tokens in step.computed:
-            if request.state is PREFILLING or request.state is DECODING:
-                self.state.allocator.publish(request.id, tokens, request.keys)
 
     def _settle(self, step: StepRecord) -> None:
         """What a finished step changes beyond one more token for everybody."""

@@ -16,7 +16,7 @@ from stepwell.core.instructions import Finished, Instruction, Preempted
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, PolicyEvent, PolicyEventKind, SchedulerPolicy
 from stepwell.core.request import Progress, Request
-from stepwell.core.types import FINISHED, WAITING, FinishReason, PreemptMode, RequestId, StepId
+from stepwell.core.types import DECODING, FINISHED, PREFILLING, WAITING, FinishReason, PreemptMode, RequestId, StepId
 from stepwell.core.view import View
 
 
@@ -95,6 +95,12 @@ class State:
             if step.samples(request):
                 tokens -= 1
         return tokens
+
+    def publish(self, step: StepRecord) -> None:
+        """What a finished step computed of prompts can be found from now on, unless its request left meanwhile."""
+        for request, tokens in step.computed:
+            if request.state is PREFILLING or request.state is DECODING:
+                self.allocator.publish(request.id, tokens, request.keys)
 
     def finish(self, request: Request, reason: FinishReason, tokens: int, why: str = "") -> None:
         """The request's one end: pages given back (after the last step that names them), everybody told."""

@@ -324,10 +324,7 @@ class Service:
         return self._ranks[-1 if yields else 0].name
 
     def start(self, prompts: Sequence[list[int]], wants: Wants, keys: Sequence[list[int]] = ()) -> Generation:
-        """Hand the prompts in, ``wants.n`` times each, with their ``keys`` if they may find what others computed.
-
-        Raises ``CapacityError`` if nothing more is taken.
-        """
+        """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
         if self.draining or self._tasks is None:
             raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:

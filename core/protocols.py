@@ -303,7 +303,6 @@ class KVAllocator(Protocol):
 
     ``after`` is the last step in flight that names the pages: they return to the pool when ``step_done`` reaches it,
     at once if it already has.
-
     ``keys`` are for prefix reuse: the ``i``-th identifies full page ``i`` of a prompt together with all before it.
     Full pages become findable by ``publish``, and stay so after their request left until somebody needs the room:
     ``free_pages`` counts them then.  Without ``reuses_prefixes`` keys, ``publish`` and ``forget`` do nothing.

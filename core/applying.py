@@ -174,7 +174,8 @@ class PlanApplier:
             request = state.requests[id]
             if not request.ready:
                 return self._refuse(request)
-            reservation = state.allocator.reserve(id, request.reserve_tokens, request.limit, request.keys)
+            keys = request.prefix_keys(state.allocator.page_size)
+            reservation = state.allocator.reserve(id, request.reserve_tokens, request.limit, keys)
             if isinstance(reservation, NotNow):
                 return self._refuse(request)
             del state.waiting[id]
@@ -187,7 +188,7 @@ class PlanApplier:
             request.move(PREFILLING, state.now_ns, "admitted")
             state.loose[id] = request
             self._launch.tables.append((id, reservation.pages))
-            state.out.append(Admitted(id, reservation.cached))
+            state.out.append(Admitted(id, reservation.cached, reservation.shared))
             state.tell("admitted", request)
             self._run_slice(request, min(tokens, request.pending))
         return True
@@ -215,6 +216,8 @@ class PlanApplier:
         request.base = start + tokens
         request.pending -= tokens
         request.last_step = self._step.id
+        if request.keys and start < request.prompt_tokens:
+            self._step.computed.append((request, request.base))
         samples = request.pending == 0
         if samples:
             request.pending = 1

@@ -101,8 +101,9 @@ class Engine:
     ) -> Stream:
         """Hand in a request; the answer comes through the stream, and so does a refusal for want of room.
 
-        Raises ``UserError`` for an empty prompt, ``max_tokens`` below 1 or an unknown class, and ``CapacityError`` if
-        the engine does not serve (any more).
+        ``keys`` identify its full pages (``page_keys``), for an allocator that reuses prefixes.  Raises ``UserError``
+        for an empty prompt, ``max_tokens`` below 1 or an unknown class, and ``CapacityError`` if the engine does not
+        serve (any more).
         """
         if not prompt:
             raise UserError("must hold at least one token", field="prompt")
@@ -120,7 +121,8 @@ class Engine:
             self._token_observer.prompt(id, prompt)
         if self._idle.is_set():
             self._idle = anyio.Event()
-        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, list(keys)))
+        found = list(keys) if sampling.prompt_logprobs < 0 else []  # of what is not computed nothing can be said
+        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found))
         return stream
 
     def stop(self, request: RequestId, keep: int) -> None:

@@ -75,11 +75,12 @@ class Rejected(msgspec.Struct, array_like=True, tag="rejected", gc=False):
 class Admitted(msgspec.Struct, array_like=True, tag="admitted", gc=False):
     """Taken from the waiting line onto the device (the first time, or again after a recompute preemption).
 
-    ``cached`` tokens of its prefix were found in the KV cache.
+    ``cached`` tokens of its prefix were found in the KV cache; ``shared`` of its pages others hold too.
     """
 
     request: RequestId
     cached: int = 0
+    shared: int = 0
 
 
 class Preempted(msgspec.Struct, array_like=True, tag="preempted", gc=False):

@@ -270,6 +270,7 @@ class ServingMetrics:
     def _admitted(self, now_ns: int, admitted: Admitted) -> None:
         live = self.live[admitted.request]
         self._run(live, True)
+        self.pages -= admitted.shared
         if live.admitted_ns < 0:
             live.admitted_ns = now_ns
             self._add("request_queue_time_seconds", now_ns - live.arrival_ns)

@@ -197,6 +197,10 @@ class SchedulerView(Protocol):
         """Pages that a loose request lacks to compute ``tokens`` more."""
         ...
 
+    def cached_tokens(self, request: RequestView) -> int:
+        """Tokens of a waiting request's prompt that are in the KV cache now: admitting it would not compute them."""
+        ...
+
     def exclusive_pages(self, request: RequestView) -> int:
         """Device pages that would come free if ``request`` left."""
         ...
@@ -262,11 +266,16 @@ class NotNow(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, gc=False):
-    """Pages newly appended to a request's table, and the tokens that its whole table can hold."""
+    """Pages newly appended to a request's table, and the tokens that its whole table can hold.
+
+    ``cached`` tokens were found computed: after ``reserve`` their pages lead ``pages``, of which others hold ``shared``
+    too; after ``fork`` they are the parent's and not among them.
+    """
 
     pages: list[Page]
     capacity: int
     cached: int = 0
+    shared: int = 0
 
 
 class CopyPlan(msgspec.Struct, gc=False):
@@ -294,8 +303,12 @@ class KVAllocator(Protocol):
 
     ``after`` is the last step in flight that names the pages: they return to the pool when ``step_done`` reaches it,
     at once if it already has.
+    ``keys`` are for prefix reuse: the ``i``-th identifies full page ``i`` of a prompt together with all before it.
+    Full pages become findable by ``publish``, and stay so after their request left until somebody needs the room:
+    ``free_pages`` counts them then.  Without ``reuses_prefixes`` keys, ``publish`` and ``forget`` do nothing.
     """
 
+    reuses_prefixes: bool
     page_size: int
     total_pages: int
     free_pages: int
@@ -306,12 +319,12 @@ class KVAllocator(Protocol):
         """Dry run of ``reserve`` for a new request that holds ``tokens`` now and ``limit`` at most."""
         ...
 
-    def pages_missing(self, tokens: int, limit: int, headroom: int = 0) -> int:
+    def pages_missing(self, tokens: int, limit: int, headroom: int = 0, keys: Sequence[int] = ()) -> int:
         """Free pages missing for such a request when ``headroom`` pages are to stay free; 0 if it fits."""
         ...
 
-    def pages_needed(self, tokens: int, limit: int) -> int:
-        """Pages that ``reserve`` would take for such a request."""
+    def pages_needed(self, tokens: int, limit: int, keys: Sequence[int] = ()) -> int:
+        """Pages that ``reserve`` would take from the free ones for such a request."""
         ...
 
     def cached_tokens(self, keys: Sequence[int]) -> int:
@@ -319,7 +332,18 @@ class KVAllocator(Protocol):
         ...
 
     def reserve(self, request: RequestId, tokens: int, limit: int, keys: Sequence[int] = ()) -> Reservation | NotNow:
-        """Make the request's table hold at least ``tokens``; creates the table if it has none."""
+        """Make the request's table hold at least ``tokens``; creates the table if it has none.
+
+        A new table begins with the known pages of ``keys``; at least one of ``tokens`` is left to compute.
+        """
+        ...
+
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+        """The request's first ``tokens`` are computed for good: the full pages among them with keys become findable."""
+        ...
+
+    def forget(self) -> None:
+        """What the device's pages hold cannot be relied on: none is findable any more."""
         ...
 
     def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:

@@ -10,7 +10,7 @@ from stepwell.core.types import SWAPPED, WAITING
 
 
 def recover(state: State, event: StepFailed) -> None:
-    """End the blamed requests and send every other one on the device back to be recomputed.
+    """End the blamed requests and send every other one on the device back to be recomputed, cached prefixes included.
 
     Output tokens of the steps in flight never existed; those before stay known.  A request that went through more than
     ``max_failures`` failed steps ends with reason ``error``.
@@ -32,6 +32,7 @@ def recover(state: State, event: StepFailed) -> None:
         elif request.state is not SWAPPED or event.device_lost:
             _start_over(state, request, tokens[request.id], event.reason or "step failed")
     state.group.forget_changes()
+    state.allocator.forget()
     if event.device_lost:
         state.allocator.host_lost()
 

@@ -156,6 +156,13 @@ class Request:
         """Tokens to reserve pages for when it is taken onto the device: its present length, or the greatest."""
         return self.limit if self.protected else self.known
 
+    def prefix_keys(self, page_size: int) -> list[int]:
+        """Keys of the pages that its admission may find computed: at least one known token is left to compute."""
+        keys = self.keys
+        if keys and len(keys) * page_size >= self.known:
+            return keys[:-1]
+        return keys
+
     def move(self, state: RequestState, now_ns: int, why: str) -> None:
         """Go to ``state``; raises ``InvariantError`` with the whole story if the table does not allow it."""
         if state not in self.state.successors:

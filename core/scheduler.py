@@ -255,6 +255,8 @@ class Scheduler:
         if state.allocator.returning_pages:
             self.repeat = 0
         state.allocator.step_done(step.id)
+        if step.computed:
+            state.publish(step)
         if event.ended:
             self.repeat = 0
             for id in event.ended:
@@ -328,7 +330,8 @@ class Scheduler:
     def _submitted(self, event: Submitted) -> None:
         self.repeat = 0
         state = self.state
-        if event.request <= self.last_id or event.prompt_tokens < 1 or event.max_tokens < 1:
+        keyed = len(event.keys) * state.allocator.page_size
+        if event.request <= self.last_id or event.prompt_tokens < max(1, keyed) or event.max_tokens < 1:
             raise InvariantError(f"bad arrival after request {self.last_id}: {event}")
         self.last_id = event.request
         request = take_in(state, event, self.max_tokens)

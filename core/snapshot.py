@@ -56,13 +56,14 @@ class RequestSnapshot(msgspec.Struct, array_like=True):
 
 
 class StepSnapshot(msgspec.Struct, array_like=True):
-    """A step in flight."""
+    """A step in flight; ``computed`` as (request, tokens)."""
 
     id: StepId
     tick: int
     last: Ids
     sampled: Ids
     copies: Ids
+    computed: list[tuple[RequestId, int]] = []
 
 
 class SchedulerSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -153,6 +154,7 @@ def _step(step: StepRecord, state: State) -> StepSnapshot:
         live(step.last),
         live(list(step.sampled.values())),
         live(step.copies),
+        [(each.id, tokens) for each, tokens in step.computed if each.id in state.requests],
     )
 
 
@@ -243,4 +245,5 @@ def _restore_steps(state: State, snapshot: SchedulerSnapshot) -> None:
         step = StepRecord(each.id, each.tick, [requests[id] for id in each.last])
         step.sampled.update((id, requests[id]) for id in each.sampled)
         step.copies += [requests[id] for id in each.copies]
+        step.computed += [(requests[id], tokens) for id, tokens in each.computed]
         state.inflight.append(step)

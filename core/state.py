@@ -16,7 +16,7 @@ from stepwell.core.instructions import Finished, Instruction, Preempted
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, PolicyEvent, PolicyEventKind, SchedulerPolicy
 from stepwell.core.request import Progress, Request
-from stepwell.core.types import FINISHED, WAITING, FinishReason, PreemptMode, RequestId, StepId
+from stepwell.core.types import DECODING, FINISHED, PREFILLING, WAITING, FinishReason, PreemptMode, RequestId, StepId
 from stepwell.core.view import View
 
 
@@ -25,10 +25,10 @@ class StepRecord:
 
     ``tick`` is the group's count with this step launched, or 0 if the group took no part.  ``sampled`` are the loose
     requests that sample in it, ``copies`` those being swapped out or in, ``last`` those whose final token (by
-    ``max_tokens``) it computes.
+    ``max_tokens``) it computes.  ``computed`` are requests with page keys and the length of prompt they have after it.
     """
 
-    __slots__ = ("copies", "id", "last", "sampled", "tick")
+    __slots__ = ("computed", "copies", "id", "last", "sampled", "tick")
 
     def __init__(self, id: StepId, tick: int, last: list[Request]) -> None:
         self.id = id
@@ -36,6 +36,7 @@ class StepRecord:
         self.last = last
         self.sampled: dict[RequestId, Request] = {}
         self.copies: list[Request] = []
+        self.computed: list[tuple[Request, int]] = []
 
     def samples(self, request: Request) -> bool:
         """Whether a token of ``request`` is sampled in this step."""
@@ -94,6 +95,12 @@ class State:
             if step.samples(request):
                 tokens -= 1
         return tokens
+
+    def publish(self, step: StepRecord) -> None:
+        """What a finished step computed of prompts can be found from now on, unless its request left meanwhile."""
+        for request, tokens in step.computed:
+            if request.state is PREFILLING or request.state is DECODING:
+                self.allocator.publish(request.id, tokens, request.keys)
 
     def finish(self, request: Request, reason: FinishReason, tokens: int, why: str = "") -> None:
         """The request's one end: pages given back (after the last step that names them), everybody told."""

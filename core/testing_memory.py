@@ -10,7 +10,8 @@
 The model knows who owns each page and which step it waits for, and nothing of how the allocator works.  After every
 call the two must agree on every page.  A call that answers ``NotNow`` or raises must have changed nothing; at any point
 the allocator may be replaced by one loaded from its dump, or be given one as a twin that must answer alike.
-Prefix reuse is out of scope: no page keys are passed.
+Prompts are drawn from few, so that they begin alike: what an allocator with ``reuses_prefixes`` finds must be exactly
+what was published and not overwritten since, and blank pages go before known ones.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.protocols import CopyPlan, KVAllocator, NotNow, Reservation
+from stepwell.core.testing_pool import PoolModel, PrefixModel, Prompt
 from stepwell.core.types import Fit, Page, RequestId, StepId
 
 Make = Callable[[int, int, int], KVAllocator]
@@ -35,50 +37,7 @@ _PAGES = st.integers(5, 14) | st.integers(1, 4)
 _DELAYS = st.sampled_from((1, 2, 3, 0, -1))
 _PICKS = st.integers(0, 1 << 20)
 _TOKENS = st.integers(1, 9) | st.integers(1, 60)
-
-
-class PoolModel:
-    """Who owns which page of a pool, and the step after which a page without an owner may be owned again."""
-
-    def __init__(self, what: str, total: int) -> None:
-        self.what = what
-        self.total = total
-        self.done: StepId = 0
-        self.pages: dict[RequestId, list[Page]] = {}
-        self.wait: dict[Page, StepId] = {}
-
-    def owners(self, page: Page) -> int:
-        return sum(page in pages for pages in self.pages.values())
-
-    def waiting(self) -> list[Page]:
-        return [page for page, step in self.wait.items() if step > self.done and not self.owners(page)]
-
-    def free(self) -> int:
-        return self.total - self.owned() - len(self.waiting())
-
-    def owned(self) -> int:
-        return sum(1 for page in range(self.total) if self.owners(page))
-
-    def take(self, request: RequestId, pages: Iterable[Page]) -> None:
-        """The allocator handed out ``pages``: they must exist, be nobody's, and wait for nothing."""
-        for page in pages:
-            assert 0 <= page < self.total, f"{self.what} {page} does not exist"
-            assert not self.owners(page), f"{self.what} {page} was handed out but belongs to somebody"
-            assert self.wait.get(page, 0) <= self.done, f"{self.what} {page} was handed out before its step was done"
-            self.wait.pop(page, None)
-            self.pages.setdefault(request, []).append(page)
-
-    def share(self, parent: RequestId, child: RequestId, count: int) -> None:
-        """``child`` owns the first ``count`` pages of ``parent`` as well."""
-        self.pages[child] = self.pages[parent][:count]
-
-    def leave(self, request: RequestId, after: StepId, keep: int = 0) -> None:
-        """``request`` drops its pages but the first ``keep``; whoever is the last to leave, the latest step counts."""
-        pages = self.pages.pop(request, [])
-        for page in pages[keep:]:
-            self.wait[page] = max(after, self.wait.get(page, 0))
-        if keep:
-            self.pages[request] = pages[:keep]
+_PROMPTS = st.sampled_from([(0,) * same + (1,) * (6 - same) for same in range(7)])
 
 
 class AllocatorMachine(RuleBasedStateMachine):
@@ -91,6 +50,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.twin: KVAllocator | None = None
         self.limit: dict[RequestId, int] = {}
         self.tokens: dict[RequestId, int] = {}
+        self.prompts: dict[RequestId, Prompt] = {}
         self.written: dict[RequestId, StepId] = {}
         self.last: RequestId = 0
 
@@ -100,6 +60,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.kv = self.fresh()
         self.device = PoolModel("page", pages)
         self.host = PoolModel("host page", host_pages)
+        self.prefixes = PrefixModel()
 
     # ------------------------------------------------------------------------------------------------- helpers
 
@@ -137,36 +98,50 @@ class AllocatorMachine(RuleBasedStateMachine):
         else:
             raise AssertionError(f"{name}{args} should have been refused")
 
-    def forget(self, request: RequestId) -> None:
-        del self.limit[request], self.tokens[request]
+    def drop(self, request: RequestId) -> None:
+        del self.limit[request], self.tokens[request], self.prompts[request]
 
     # --------------------------------------------------------------------------------------------------- rules
 
-    @rule(tokens=_TOKENS, more=st.integers(0, 9), headroom=st.integers(0, 3))
-    def reserve_new(self, tokens: int, more: int, headroom: int) -> None:
-        limit = tokens + more
-        fit, missing = self.call("fits", tokens, limit), self.call("pages_missing", tokens, limit)
-        roomy = self.call("pages_missing", tokens, limit, headroom) == 0
+    @rule(tokens=_TOKENS, more=st.integers(0, 9), headroom=st.integers(0, 3), says=_PROMPTS, computes=st.booleans())
+    def reserve_new(self, tokens: int, more: int, headroom: int, says: Prompt, computes: bool) -> None:
+        limit, size = tokens + more, self.dimensions[1]
+        prompt = says[: tokens // size]
+        keys, found = self.prefixes.keys(prompt), self.prefixes.longest(prompt[: (tokens - 1) // size])
+        fit = self.call("fits", tokens, limit)
+        missing = self.call("pages_missing", tokens, limit, 0, keys)
+        roomy = self.call("pages_missing", tokens, limit, headroom, keys) == 0
         assert (fit is Fit.NEVER) == (self.fresh().fits(tokens, limit) is not Fit.FITS), (
             "never means: not even if empty"
         )
-        assert (fit is Fit.FITS) == (missing == 0), f"fits says {fit}, pages_missing {missing}"
-        assert self.call("cached_tokens", ()) == 0
+        assert (fit is Fit.FITS) == (self.call("pages_missing", tokens, limit) == 0), f"fits says {fit}"
         request = self.last + 1
-        needed, before = self.call("pages_needed", tokens, limit), self.device.free()
-        answer = self.call("reserve", request, tokens, limit)
+        needed, before = self.call("pages_needed", tokens, limit, keys), self.device.free()
+        answer = self.call("reserve", request, tokens, limit, keys)
         assert (missing == 0) == isinstance(answer, Reservation), f"pages_missing said {missing}, reserve {answer}"
         if isinstance(answer, Reservation):
             self.last = request
             self.limit[request] = limit
             self.tokens[request] = tokens
-            self.appended(request, answer, tokens)
-            assert (needed, 0) == (len(answer.pages), answer.cached)
+            self.prompts[request] = prompt
+            assert (answer.cached, answer.pages[: len(found)]) == (len(found) * size, found), "what keys find"
+            assert answer.shared == sum(self.device.owners(page) > 0 for page in found)
+            self.device.adopt(request, found)
+            self.appended(request, answer.pages[len(found) :], answer.capacity, tokens)
+            assert needed == before - self.device.free(), f"pages_needed said {needed}"
         assert roomy == (isinstance(answer, Reservation) and before - needed >= headroom), "headroom"
+        if computes and isinstance(answer, Reservation):
+            self.computed(request, tokens)
 
-    def appended(self, request: RequestId, answer: Reservation, tokens: int) -> None:
-        self.device.take(request, answer.pages)
-        assert answer.capacity == len(self.device.pages[request]) * self.dimensions[1] >= tokens
+    def appended(self, request: RequestId, pages: Sequence[Page], capacity: int, tokens: int) -> None:
+        self.take(request, pages)
+        assert capacity == self.capacity(request) >= tokens
+
+    def take(self, request: RequestId, pages: Sequence[Page]) -> None:
+        blank = self.device.free() - self.prefixes.idle(self.device)
+        self.device.take(request, pages)
+        gone = self.prefixes.overwrite(pages)
+        assert gone == max(0, len(pages) - blank), f"{gone} known pages went for {pages}, with {blank} blank ones"
 
     @precondition(lambda self: self.running())
     @rule(pick=_PICKS, more=st.integers(0, 8))
@@ -177,8 +152,26 @@ class AllocatorMachine(RuleBasedStateMachine):
         if isinstance(answer, NotNow):
             assert self.need(tokens) - len(self.device.pages.get(request, [])) > self.device.free()
         else:
-            self.appended(request, answer, tokens)
+            self.appended(request, answer.pages, answer.capacity, tokens)
             self.tokens[request] = tokens
+
+    @precondition(lambda self: self.running())
+    @rule(pick=_PICKS, size=_PICKS)
+    def publish(self, pick: int, size: int) -> None:
+        request = _one(self.running(), pick)
+        self.computed(request, size % (self.tokens[request] + 1))
+
+    def computed(self, request: RequestId, tokens: int) -> None:
+        prompt = self.prompts[request]
+        self.call("publish", request, tokens, self.prefixes.keys(prompt))
+        if self.kv.reuses_prefixes:
+            self.prefixes.publish(prompt[: tokens // self.dimensions[1]], self.device.pages.get(request, []))
+            self.refused("publish", request, 1 + self.capacity(request), ())
+
+    @rule()
+    def forget(self) -> None:
+        self.call("forget")
+        self.prefixes.known.clear()
 
     @precondition(lambda self: self.running())
     @rule(picks=st.lists(_PICKS, max_size=5))
@@ -190,7 +183,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert isinstance(answer, NotNow) == (len(chosen) > self.device.free()), answer
         if isinstance(answer, list):
             for request, page in zip(chosen, answer, strict=True):
-                self.device.take(request, [page])
+                self.take(request, [page])
         if len(chosen) < self.device.free():
             self.refused("grow", [*chosen, self.last + 5])
 
@@ -203,9 +196,11 @@ class AllocatorMachine(RuleBasedStateMachine):
         request = _one(self.running(), pick)
         table = self.device.pages.get(request, [])
         last = tokens // self.dimensions[1]
-        if tokens % self.dimensions[1] and last < len(table) and self.device.owners(table[last]) > 1:
-            self.refused("shrink", request, tokens, self.step(delay))
-            return
+        if last < len(table):
+            shared = tokens % self.dimensions[1] and self.device.owners(table[last]) > 1
+            if shared or table[last] in self.prefixes.known.values():
+                self.refused("shrink", request, tokens, self.step(delay))
+                return
         self.call("shrink", request, tokens, self.step(delay))
         kept = len(self.kv.table(request))
         assert kept >= min(self.need(tokens), len(table)), "shrink dropped pages that the tokens need"
@@ -227,8 +222,9 @@ class AllocatorMachine(RuleBasedStateMachine):
             assert rest == 0, "only full pages can be shared"
             assert answer.cached <= tokens, "only pages of the tokens asked for can be shared"
             self.device.share(parent, child, shared)
-            self.appended(child, answer, tokens)
+            self.appended(child, answer.pages, answer.capacity, tokens)
             self.last = child
+            self.prompts[child] = self.prompts[parent][: tokens // self.dimensions[1]]
             self.limit[child], self.tokens[child] = self.limit[parent], tokens
         self.refused("fork", parent, parent, tokens)
         if leaves is not None:
@@ -245,7 +241,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             self.leave_host(request, after)
         else:
             self.device.leave(request, after)
-        self.forget(request)
+        self.drop(request)
         self.refused("free", request, after)
 
     def leave_host(self, request: RequestId, after: StepId) -> None:
@@ -282,7 +278,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             stored = self.host.pages.get(request, [])
             assert (plan.host, plan.device) == (stored, plan.table[: len(stored)])
             self.leave_host(request, after)
-            self.appended(request, Reservation(plan.table, plan.capacity), tokens)
+            self.appended(request, plan.table, plan.capacity, tokens)
             self.tokens[request] = tokens
             self.refused("swap_in", request, tokens, limit, after)
 
@@ -297,7 +293,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     def host_lost(self) -> None:
         self.call("host_lost")
         for request in sorted(self.written):
-            self.forget(request)
+            self.drop(request)
             self.refused("free", request)
         self.written.clear()
         self.host.pages.clear()
@@ -357,6 +353,9 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert usage.free + usage.used + usage.returning == usage.total == pages
         assert (usage.free, usage.used, usage.returning) == (kv.free_pages, device.owned(), kv.returning_pages)
         assert (usage.host_total, usage.host_free) == (host_pages, kv.free_host_pages)
+        for prompt in self.prefixes.prompts():
+            cached = kv.cached_tokens(self.prefixes.keys(prompt))
+            assert cached == page_size * len(self.prefixes.longest(prompt)), f"{cached} tokens of {prompt} are cached"
         for request in sorted(self.limit):
             table = device.pages.get(request, [])
             assert list(kv.table(request)) == table, f"the table of request {request}"

@@ -212,8 +212,16 @@ class Play:
             each = arrivals[self._next]
             self._next += 1
             self.device.output[self._next] = each.output
-            events.append(Submitted(self._next, each.prompt, each.max_tokens, each.klass, each.tenant))
+            keys = self._keys(each.prompt)
+            events.append(Submitted(self._next, each.prompt, each.max_tokens, each.klass, each.tenant, 0, keys))
         return events
+
+    def _keys(self, prompt: int) -> list[int]:
+        """Of the latest arrival's prompt, for who reuses prefixes: the beginning of one of three long ones."""
+        if not self.scheduler.state.allocator.reuses_prefixes:
+            return []
+        first = self._next % 3 * 1000 + 1
+        return list(range(first, first + prompt // self.scenario.page_size))
 
     def _follow(self, it: Instruction) -> None:
         if isinstance(it, Launch):

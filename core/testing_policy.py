@@ -55,7 +55,7 @@ _VIEW = frozenset(name for name in vars(SchedulerView) if not name.startswith("_
 def check_policy(
     make_policy: MakePolicy,
     *,
-    allocators: Sequence[str] = ("paged", "contiguous"),
+    allocators: Sequence[str] = ("paged", "contiguous", "prefix"),
     examples: int = 40,
     wait_ns: int = 120 * NS_PER_S,
     shrink: bool = True,

@@ -31,6 +31,7 @@ class View:
         "_group",
         "_loose",
         "_seed",
+        "_waiting",
         "decoding",
         "loose",
         "now_ns",
@@ -56,6 +57,7 @@ class View:
         self._allocator = allocator
         self._group = group
         self._loose = loose
+        self._waiting = waiting
         self._draining = draining
         self._seed = limits.seed
         self.now_ns = 0
@@ -93,11 +95,19 @@ class View:
 
     def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
         tokens = request.limit if request.protected else request.known
-        return self._allocator.pages_missing(tokens, request.limit, headroom)
+        return self._allocator.pages_missing(tokens, request.limit, headroom, self._keys(request.id))
 
     def pages_needed(self, request: RequestView) -> int:
         tokens = request.limit if request.protected else request.known
-        return self._allocator.pages_needed(tokens, request.limit)
+        return self._allocator.pages_needed(tokens, request.limit, self._keys(request.id))
+
+    def cached_tokens(self, request: RequestView) -> int:
+        return self._allocator.cached_tokens(self._keys(request.id))
+
+    def _keys(self, id: RequestId) -> Sequence[int]:
+        """Of a waiting request; one that comes back from the host brings its pages along."""
+        request = self._waiting.get(id)
+        return request.prefix_keys(self.page_size) if request is not None else ()
 
     def slice_pages(self, request: RequestView, tokens: int) -> int:
         missing = request.computed + tokens - request.capacity

@@ -39,6 +39,7 @@ class Contiguous:
     """
 
     name = "contiguous"
+    reuses_prefixes = False
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """There is nothing to choose."""
@@ -64,7 +65,7 @@ class Contiguous:
             return Fit.NEVER
         return Fit.NOT_NOW if self.pages_missing(tokens, limit) else Fit.FITS
 
-    def pages_missing(self, tokens: int, limit: int, headroom: int = 0) -> int:
+    def pages_missing(self, tokens: int, limit: int, headroom: int = 0, keys: Sequence[int] = ()) -> int:
         """With enough free pages but no extent as long, what the longest extent lacks; 0 only if it fits.
 
         With a negative ``headroom`` it is a lower bound: it takes the pages about to be freed for neighbours of the
@@ -73,7 +74,7 @@ class Contiguous:
         count = self.pages_needed(tokens, limit)
         return max(0, count + headroom - self.free_pages, count + min(headroom, 0) - self._free.largest())
 
-    def pages_needed(self, tokens: int, limit: int) -> int:
+    def pages_needed(self, tokens: int, limit: int, keys: Sequence[int] = ()) -> int:
         """Pages that hold the greatest length."""
         return -(-max(tokens, limit) // self.page_size)
 
@@ -138,6 +139,12 @@ class Contiguous:
         self._tables[request] = extent
         self.free_pages -= count
         return extent
+
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+        """Nothing: nobody looks for it."""
+
+    def forget(self) -> None:
+        """Nothing: nothing is remembered."""
 
     # ---------------------------------------------------------------------------------------------- giving back
 

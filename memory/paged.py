@@ -42,6 +42,7 @@ class Paged:
     """
 
     name = "paged"
+    reuses_prefixes = False
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """There is nothing to choose."""
@@ -74,12 +75,12 @@ class Paged:
             return Fit.FITS
         return Fit.NOT_NOW if count <= self.total_pages else Fit.NEVER
 
-    def pages_missing(self, tokens: int, limit: int, headroom: int = 0) -> int:
+    def pages_missing(self, tokens: int, limit: int, headroom: int = 0, keys: Sequence[int] = ()) -> int:
         """Exact: ``reserve`` and ``swap_in`` succeed if and only if it is 0 with no headroom."""
         missing = headroom - (-tokens // self.page_size) - self.free_pages
         return missing if missing > 0 else 0
 
-    def pages_needed(self, tokens: int, limit: int) -> int:
+    def pages_needed(self, tokens: int, limit: int, keys: Sequence[int] = ()) -> int:
         """Pages that hold ``tokens``, the last one perhaps in part."""
         return -(-tokens // self.page_size)
 
@@ -180,6 +181,12 @@ class Paged:
         del self._free[cut:]
         self.free_pages = cut
         return pages
+
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+        """Nothing: nobody looks for it."""
+
+    def forget(self) -> None:
+        """Nothing: nothing is remembered."""
 
     # ---------------------------------------------------------------------------------------------- giving back
 

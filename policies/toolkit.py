@@ -223,7 +223,7 @@ class _Filler:
             if swapped:
                 self.resume.append(head.id)
             else:
-                tokens = min(head.pending, self.budget)
+                tokens = min(head.pending - view.cached_tokens(head), self.budget)
                 self.admit.append((head.id, tokens))
                 self.budget -= tokens
 

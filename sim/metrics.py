@@ -66,6 +66,8 @@ class RunMetrics:
         self.failed_steps = 0
         self.computed_tokens = 0
         self.recomputed_tokens = 0
+        self.cached_tokens = 0
+        """Prompt tokens that were found in the KV cache when their requests were first admitted."""
         self.swaps = 0
         self.recomputes = 0
         self.busy_ns = 0
@@ -223,6 +225,9 @@ class RunMetrics:
         record = self.requests[admitted.request]
         if not record.admitted_ns:
             record.admitted_ns = now_ns
+            self.cached_tokens += admitted.cached
+        if admitted.shared:
+            self._use(now_ns, -admitted.shared)
 
     def _preempted(self, now_ns: int, preempted: Preempted) -> None:
         self.requests[preempted.request].preemptions += 1

@@ -97,19 +97,24 @@ def check_classes(workload: Workload, config: Config) -> None:
 def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
     """Requests keyed by page, as the scheduler takes them; without keys if nobody would look at them.
 
-    Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.
+    Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.  Where
+    the workload says nothing, a request shares with nobody; preempted, it finds its own pages again.
     """
-    if not workload.key_tokens:
+    if not workload.key_tokens and not wanted:
         return workload
     requests = []
+    last = 0
     for each in workload.requests:
         keys = page_keys(each, workload.key_tokens, page_size) if wanted else []
+        if wanted and not keys:
+            first, last = last, last - each.prompt_tokens // page_size
+            keys = list(range(first - 1, last - 1, -1))
         requests.append(msgspec.structs.replace(each, keys=keys))
     note = "" if wanted else "the trace tells shared prefixes, but this allocator reuses none: they were left out"
     return msgspec.structs.replace(
         workload,
         requests=requests,
-        key_tokens=page_size if wanted else workload.key_tokens,
+        key_tokens=page_size if wanted and workload.key_tokens else workload.key_tokens,
         notes=[*workload.notes, *([note] if note else [])],
     )
 

@@ -33,6 +33,7 @@ from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.watch import Watch
 
@@ -41,7 +42,7 @@ log = structlog.get_logger("stepwell.service")
 T = TypeVar("T")
 
 THREADS = 4
-"""For tokenising and templates."""
+"""For tokenising, templates and page keys."""
 
 Message = Mapping[str, Any]
 """One of a chat: ``role``, ``content`` as text, and whatever else the client sent."""
@@ -142,6 +143,7 @@ class Service:
         """WebSockets, counted by their endpoint."""
         self.loop_lag_s = 0.0
         """How late the event loop is: the worst of late, fading."""
+        self.keys = PromptKeys(self.scheduler.state.allocator, self._in_thread)
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
@@ -321,7 +323,7 @@ class Service:
         yields = service_tier == "flex" or (priority or 0) > 0
         return self._ranks[-1 if yields else 0].name
 
-    def start(self, prompts: Sequence[list[int]], wants: Wants) -> Generation:
+    def start(self, prompts: Sequence[list[int]], wants: Wants, keys: Sequence[list[int]] = ()) -> Generation:
         """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
         if self.draining or self._tasks is None:
             raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
@@ -332,9 +334,9 @@ class Service:
         generation = Generation(choices, self._close)
         self._open[generation] = None
         try:
-            for prompt in prompts:
+            for prompt, own in zip(prompts, keys or [[] for _ in prompts], strict=True):
                 for index in range(wants.n):
-                    choices.append(self._submit(len(choices), index, prompt, wants, stops))
+                    choices.append(self._submit(len(choices), index, prompt, own, wants, stops))
                     self._watched[choices[-1].stream.request] = (choices[-1], generation)
         except BaseException:
             generation.close()
@@ -343,7 +345,9 @@ class Service:
             choice.listen(self.engine.stop, generation.tell, generation.tell_end)
         return generation
 
-    def _submit(self, place: int, index: int, prompt: list[int], wants: Wants, stops: StopStrings) -> Choice:
+    def _submit(
+        self, place: int, index: int, prompt: list[int], keys: list[int], wants: Wants, stops: StopStrings
+    ) -> Choice:
         sampling = wants.sampling
         if index and sampling.seed is not None:
             # Or all choices of one seed would be the same.
@@ -357,6 +361,7 @@ class Service:
             most,
             klass=wants.klass,
             tenant=wants.tenant,
+            keys=keys,
             sampling=sampling,
         )
         pipeline = TextPipeline(

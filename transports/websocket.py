@@ -232,7 +232,8 @@ class _Socket:
         wants = wants_of(asked, service, limit="max_tokens" if asked.max_output_tokens is None else "max_output_tokens")
         with service.stopping.given_up():
             prompt = await service.chat_prompt(chat_of(asked), asked.chat_template_kwargs or {}, "input")
-        generation = running.generation = service.start([prompt], wants)
+            keys = await service.keys([prompt], wants.tenant)
+        generation = running.generation = service.start([prompt], wants, keys)
         generation.most_untaken, generation.overflow = service.limits.buffer_kib << 10, self._drop
         if events.cancelled:
             generation.cancel()

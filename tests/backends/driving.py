@@ -18,7 +18,8 @@ from stepwell.core.clock import VirtualClock, run_virtual
 from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, validate
 from stepwell.core.engine import Engine
 from stepwell.core.events import Event
-from stepwell.core.instructions import Instruction, Launch, Preempted
+from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted
+from stepwell.core.page_keys import page_keys
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
 
@@ -113,6 +114,8 @@ class Served:
     reasons: list[str]
     preemptions: Counter[str]
     prompt_logprobs: list[list[TokenLogprob]]
+    cached: list[list[int]]
+    """Tokens that each found computed, at every admission."""
 
 
 def serve(
@@ -123,24 +126,28 @@ def serve(
     cancels: dict[int, int] | None = None,
     leaves: Collection[int] = (),
     at_once: bool = True,
+    allocator: str = "paged",
     **scheduler: Any,
 ) -> Served:
     """All at once or one after another; ``cancels`` says after how many tokens a client leaves,
     ``leaves`` who does when its second slice is launched."""
     info = backend.info
-    memory = MemoryConfig(pages=info.pages, page_size=info.page_size, host_pages=info.host_pages)
+    memory = MemoryConfig(allocator=allocator, pages=info.pages, page_size=info.page_size, host_pages=info.host_pages)
     settings = {"token_budget": 64, "running_limit": 16} | scheduler
     config = validate(Config(scheduler=SchedulerConfig(policy=policy, **settings), memory=memory))
     preemptions: Counter[str] = Counter()
 
     def observe(now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
         preemptions.update(each.mode for each in out if isinstance(each, Preempted))
-        for launch in out:
-            if isinstance(launch, Launch):
-                for id, start, *_ in launch.slices:
+        for each in out:
+            if isinstance(each, Admitted):
+                cached[each.request - 1].append(each.cached)
+            if isinstance(each, Launch):
+                for id, start, *_ in each.slices:
                     if id - 1 in leaves and start:
                         streams[id - 1].cancel()
 
+    cached: list[list[int]] = [[] for _ in requests]
     streams: list[Stream] = []
 
     async def client(stream: Stream, leaves_after: int | None) -> None:
@@ -153,7 +160,8 @@ def serve(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run)
             for index, (prompt, most, sampling) in enumerate(requests):
-                stream = engine.submit(prompt, most, sampling=sampling)
+                keys = page_keys(prompt, info.page_size, b"") if allocator == "prefix" else ()
+                stream = engine.submit(prompt, most, keys=keys, sampling=sampling)
                 streams.append(stream)
                 if at_once:
                     tasks.start_soon(client, stream, (cancels or {}).get(index))
@@ -172,4 +180,5 @@ def serve(
         [end.reason if end else "" for end in ends],
         preemptions,
         [stream.prompt_logprobs for stream in streams],
+        cached,
     )

@@ -17,7 +17,8 @@ from stepwell.core.clock import VirtualClock, run_virtual
 from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, validate
 from stepwell.core.engine import Engine
 from stepwell.core.events import Event
-from stepwell.core.instructions import Instruction, Launch, Preempted
+from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted
+from stepwell.core.page_keys import page_keys
 from stepwell.core.protocols import StepResult
 from stepwell.core.sampling import SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
@@ -87,20 +88,24 @@ class House:
     """An engine on a backend, for one crowd after another.
 
     ``preemptions`` are counted by mode, ``left`` by the state in which a client left; ``fullest`` is the most pages
-    that were in use at once.
+    that were in use at once, ``cached`` how many tokens were found computed.
     """
 
     backend: TorchBackend
     policy: str = "fcfs"
     scheduler: dict[str, Any] = field(default_factory=dict)
+    allocator: str = "paged"
     fullest: int = 0
     preemptions: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    cached: int = 0
 
     def serve(self, asked: Sequence[Asked]) -> list[Said]:
         """All at once; their tokens and how they ended.  The pool is as it was, afterwards."""
         info, noting = self.backend.info, _Noting(self.backend)
-        memory = MemoryConfig(pages=info.pages, page_size=info.page_size, host_pages=info.host_pages)
+        memory = MemoryConfig(
+            allocator=self.allocator, pages=info.pages, page_size=info.page_size, host_pages=info.host_pages
+        )
         config = validate(Config(scheduler=SchedulerConfig(policy=self.policy, **self.scheduler), memory=memory))
         streams: list[Stream] = []
         scheduler = build_scheduler(config)
@@ -109,6 +114,7 @@ class House:
 
         def observe(now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
             self.preemptions.update(each.mode for each in out if isinstance(each, Preempted))
+            self.cached += sum(each.cached for each in out if isinstance(each, Admitted))
             self.fullest = max(self.fullest, state.allocator.usage().used)
 
         async def main() -> None:
@@ -126,7 +132,9 @@ class House:
 
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(engine.run)
-                streams.extend(engine.submit(each.prompt, each.max_tokens, sampling=each.sampling) for each in asked)
+                for each in asked:
+                    keys = page_keys(each.prompt, info.page_size, b"") if state.allocator.reuses_prefixes else ()
+                    streams.append(engine.submit(each.prompt, each.max_tokens, keys=keys, sampling=each.sampling))
                 for stream in streams:
                     tasks.start_soon(read, stream)
                 await engine.drained()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from stepwell.sim.cost.linear import Linear
 from stepwell.sim.replay import replay
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.core.shells import Case, Run, fixed_case, live, simulated
+from stepwell.tests.helpers.prompts import alike
 
 POLICIES = sorted(names("policies"))
 ALLOCATORS = sorted(names("allocators"))
@@ -80,6 +82,11 @@ def cases(draw: st.DrawFn, policy: str, allocator: str) -> Case:
     one = -(-2 * longest // page_size)
     running_limit = draw(small(1, 6))
     requests = draw(workloads(longest))
+    if allocator == "prefix":
+        requests = tuple(
+            msgspec.structs.replace(it, keys=alike(it.prompt_tokens // page_size, draw(small(0, 3)), draw(small(0, 1))))
+            for it in requests
+        )
     return Case(
         requests,
         policy,

@@ -29,7 +29,7 @@ class Life:
     klass: str
     arrival_ns: int
     token_ns: list[int] = field(default_factory=list)
-    pages: int = 0
+    pages: set[int] = field(default_factory=set)
     reached: int = 0
     """Positions launched so far, in its present stay on the device or before."""
     lost: int = 0
@@ -49,7 +49,7 @@ class Naive:
         self.page_ns = self.before_ns = 0
 
     def __call__(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
-        self.page_ns += (now_ns - self.before_ns) * sum(life.pages for life in self.lives.values())
+        self.page_ns += (now_ns - self.before_ns) * len(set[int]().union(*(life.pages for life in self.lives.values())))
         self.before_ns = now_ns
         for it in events:
             assert not isinstance(it, RunDone)
@@ -78,17 +78,21 @@ class Naive:
             self.launch(it)
         elif isinstance(it, Preempted):
             life = self.lives[it.request]
-            assert it.pages == life.pages
-            life.pages = 0
+            assert it.pages == self.alone(life)
+            life.pages.clear()
             if it.mode == "recompute":
                 life.lost = max(life.lost, it.tokens)
                 life.reached = 0
         elif isinstance(it, Finished | Rejected):
             life = self.lives[it.request]
             if isinstance(it, Finished):
-                assert (it.tokens, it.pages) == (len(life.token_ns), life.pages)
-            life.pages = 0
+                assert (it.tokens, it.pages) == (len(life.token_ns), self.alone(life))
+            life.pages.clear()
             life.ended = True
+
+    def alone(self, life: Life) -> int:
+        others = (each.pages for each in self.lives.values() if each is not life)
+        return len(life.pages.difference(*others))
 
     def launch(self, it: Launch) -> None:
         self.steps += 1
@@ -96,10 +100,10 @@ class Naive:
             self.group.pop(id, None)
         for id in it.joined:
             self.group[id] = 0
-        for id in it.growth[::2]:
-            self.lives[id].pages += 1
+        for id, page in zip(it.growth[::2], it.growth[1::2], strict=True):
+            self.lives[id].pages.add(page)
         for id, table in it.tables:
-            self.lives[id].pages += len(table)
+            self.lives[id].pages.update(table)
         decoded = list(self.group) if it.decode else []
         for id in decoded:
             self.lives[id].reached += 1

@@ -25,7 +25,7 @@ from stepwell.core.instructions import (
     Wake,
 )
 from stepwell.core.limits import SchedulerLimits
-from stepwell.tests.stateful.kv_memory import Memory
+from stepwell.tests.stateful.kv_memory import Cell, Memory
 
 
 class BrokenLawError(AssertionError):
@@ -46,6 +46,7 @@ class Row:
     max_tokens: int
     expires_ns: int = 0
     rank: int = 0
+    keys: list[int] = field(default_factory=list)
     seated: bool = False
     swapped: bool = False
     begun: bool = False
@@ -53,6 +54,8 @@ class Row:
     table: list[int] = field(default_factory=list)
     host: list[int] = field(default_factory=list)
     stored: int = 0
+    found: int = 0
+    """Of those stored, how many its last admission found computed by others."""
     sampled: int = 0
     made: int = 0
     copy_step: int = 0
@@ -69,11 +72,12 @@ class Row:
 
 @dataclass
 class Flight:
-    """A step launched but not done: who samples in it, and which pages it names."""
+    """A step launched but not done: who samples in it, which pages it names, and which of them it writes."""
 
     step: int
     sampled: list[int] = field(default_factory=list)
     pages: set[int] = field(default_factory=set)
+    written: set[int] = field(default_factory=set)
     host_pages: set[int] = field(default_factory=set)
     host_written: set[int] = field(default_factory=set)
 
@@ -112,7 +116,7 @@ class Executor:
                 self.arrived.append(event.request)
                 bound = min(event.max_tokens, self.cap - event.prompt_tokens)
                 rank = self.ranks.get(event.klass, 0)
-                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns, rank)
+                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns, rank, event.keys)
                 self.rows[row.id] = self.live[row.id] = row
             elif isinstance(event, StepDone):
                 self.done(event.step, event.ended)
@@ -176,7 +180,7 @@ class Executor:
             elif isinstance(it, Resumed):
                 row = self.row(it.request)
                 must(row.swapped and not row.seated, f"request {row.id} resumed but not swapped")
-                row.swapped, row.seated = False, True
+                row.swapped, row.seated, row.found = False, True, 0
                 self.fresh[row.id] = row
             elif isinstance(it, Rejected):
                 must(it.request in self.arrived, f"request {it.request} rejected, but not on arrival")
@@ -207,14 +211,15 @@ class Executor:
             must(row.id not in flight.sampled, f"request {row.id} admitted while step {flight.step} samples it")
         must(not row.expires_ns or row.begun or row.expires_ns > self.now_ns, f"request {row.id} started expired")
         row.seated = row.begun = True
-        row.stored = it.cached
+        row.stored = row.found = it.cached
+        must(it.cached < row.known, f"request {row.id} finds all its {it.cached} tokens, and none is left to compute")
         self.fresh[row.id] = row
 
     def preempted(self, it: Preempted) -> None:
         row = self.row(it.request)
         must(row.seated or self.failing, f"request {row.id} preempted but it does not run")
         must(it.tokens == row.stored, f"request {row.id} loses {it.tokens} computed tokens, it has {row.stored}")
-        must(it.pages == len(row.table), f"request {row.id} gives up {it.pages} pages, it has {len(row.table)}")
+        must(it.pages == self.alone(row), f"request {row.id} gives up {it.pages} pages, its own are {self.alone(row)}")
         better = it.beneficiary in self.live and self.live[it.beneficiary].rank < row.rank
         if not self.failing and not (it.mode == "swap" and better):
             row.preempted += 1
@@ -240,11 +245,21 @@ class Executor:
         must(legal, f"request {row.id} ended by {it.reason}, asked were {row.due}, {row.made} tokens made")
         expected = row.made if tokens < 0 else tokens
         must(it.tokens == expected, f"request {row.id} ended with {it.tokens} tokens, {expected} exist")
-        must(it.pages == len(row.table), f"request {row.id} frees {it.pages} pages, it has {len(row.table)}")
+        must(it.pages == self.alone(row), f"request {row.id} frees {it.pages} pages, its own are {self.alone(row)}")
         row.ended, row.seated, row.swapped = True, False, False
         row.due.clear()
         row.table, row.host = [], []
         del self.live[row.id]
+
+    def alone(self, row: Row) -> int:
+        """Pages of its table that no other request on the device holds."""
+        shared = {page for each in self.live.values() if each is not row and not each.swapped for page in each.table}
+        return sum(page not in shared for page in row.table)
+
+    def cells(self, row: Row, start: int, stop: int) -> list[Cell]:
+        """What positions ``start`` to ``stop`` of a request hold."""
+        keyed = {place: -key for place, key in enumerate(row.keys)}
+        return [(keyed.get(position // self.memory.page_size, row.id), position) for position in range(start, stop)]
 
     # ---------------------------------------------------------------------------------------------- launches
 
@@ -267,8 +282,9 @@ class Executor:
         named = flight.pages.union(*(each.pages for each in self.flights))
         for id, pages in it.tables:
             row = self.fresh.pop(id, None)
-            must(row is not None and not row.table, f"request {id} gets a table, but was not taken in")
-            self.append(id, pages, named)
+            if row is None or row.table:
+                raise BrokenLawError(f"request {id} gets a table, but was not taken in")
+            self.append(id, self.find(row, pages), named)
         for id, page in zip(it.growth[::2], it.growth[1::2], strict=True):
             self.append(id, [page], named)
         for id, device, host in it.swap_in:
@@ -291,6 +307,17 @@ class Executor:
         must(seats <= self.limits.running_limit, f"{seats} requests run in step {it.step}")
         must(bool(batch or it.swap_out or it.swap_in), f"step {it.step} does nothing")
         self.flights.append(flight)
+
+    def find(self, row: Row, pages: Sequence[int]) -> Sequence[int]:
+        """Take over what the request found computed; returns the rest of its ``pages``."""
+        full, rest = divmod(row.found, self.memory.page_size)
+        wrong = self.memory.missing(self.cells(row, 0, row.found), pages)
+        must(rest == 0 and wrong < 0, f"request {row.id} finds {row.found} tokens in {pages}, but not {wrong}")
+        for flight in self.flights:
+            early = flight.written.intersection(pages[:full])
+            must(not early, f"request {row.id} finds pages {early}, which step {flight.step} still computes")
+        row.table += pages[:full]
+        return pages[full:]
 
     def append(self, id: int, pages: Sequence[int], named: set[int]) -> None:
         owners = {page: row.id for row in self.live.values() for page in row.table}
@@ -352,9 +379,13 @@ class Executor:
         must(0 < tokens <= row.known - start, f"request {id} computes {tokens} tokens, {row.known - start} are left")
         must(samples == (start + tokens == row.known), f"request {id} samples: {samples}")
         must(start + tokens <= len(row.table) * self.memory.page_size, f"request {id} computes beyond its pages")
-        wrong = self.memory.missing(id, row.table, start)
+        wrong = self.memory.missing(self.cells(row, 0, start), row.table)
         must(wrong < 0, f"request {id} reads position {wrong} in step {flight.step}, which is not its own")
-        self.memory.write(id, row.table, start, tokens)
+        written = row.table[start // self.memory.page_size : self.memory.pages_of(start + tokens)]
+        readers = {page for each in self.live.values() if each is not row for page in each.table}
+        must(readers.isdisjoint(written), f"request {id} writes pages {written}, which others read")
+        self.memory.write(self.cells(row, start, start + tokens), row.table)
+        flight.written.update(written)
         flight.pages.update(row.table)
         row.stored += tokens
         if samples:

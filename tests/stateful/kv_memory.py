@@ -1,11 +1,11 @@
-"""Memory that remembers whose token was written where: on the device and in the host tier."""
+"""Memory that remembers what was written where: on the device and in the host tier."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 Cell = tuple[int, int]
-"""(request, position)."""
+"""(request, position); in a page of a prompt with a key, (- key, position): whoever computes it writes the same."""
 
 
 class Memory:
@@ -21,17 +21,17 @@ class Memory:
     def pages_of(self, tokens: int) -> int:
         return -(-tokens // self.page_size)
 
-    def write(self, id: int, table: Sequence[int], start: int, tokens: int) -> None:
-        for position in range(start, start + tokens):
-            page, offset = divmod(position, self.page_size)
-            self._device[table[page]][offset] = (id, position)
+    def write(self, cells: Iterable[Cell], table: Sequence[int]) -> None:
+        for cell in cells:
+            page, offset = divmod(cell[1], self.page_size)
+            self._device[table[page]][offset] = cell
 
-    def missing(self, id: int, table: Sequence[int], count: int) -> int:
-        """The first of ``count`` positions that does not hold the request's own token; -1 if all do."""
-        for position in range(count):
-            page, offset = divmod(position, self.page_size)
-            if self._device[table[page]][offset] != (id, position):
-                return position
+    def missing(self, cells: Iterable[Cell], table: Sequence[int]) -> int:
+        """The first position that does not hold what it should; -1 if all do."""
+        for cell in cells:
+            page, offset = divmod(cell[1], self.page_size)
+            if self._device[table[page]][offset] != cell:
+                return cell[1]
         return -1
 
     def copy_out(self, device: Sequence[int], host: Sequence[int]) -> None:

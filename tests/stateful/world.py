@@ -22,12 +22,13 @@ from stepwell.core.invariants import check_state
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import SchedulerPolicy
 from stepwell.core.scheduler import Scheduler
+from stepwell.tests.helpers.prompts import alike
 from stepwell.tests.stateful.chaos import Chaos
 from stepwell.tests.stateful.executor import Executor, Row, must
 from stepwell.tests.stateful.kv_memory import Memory
 
 POLICIES = ("fcfs", "swap", "chat-batch", "static", "chaos")
-ALLOCATORS = ("paged", "contiguous")
+ALLOCATORS = ("paged", "contiguous", "prefix")
 OPTIONS: dict[str, dict[str, object]] = {"chat-batch": {"aging_s": 2e-6}, "static": {"batch_size": 3}}
 
 
@@ -100,7 +101,12 @@ class World:
     def submitted(self, prompt: int, max_tokens: int, klass: str = "chat", expires_in_ns: int = 0) -> Submitted:
         self.last_id += 1
         expires_ns = self.now_ns + expires_in_ns if expires_in_ns else 0
-        return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns)
+        return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns, self.keys(prompt))
+
+    def keys(self, prompt: int) -> list[int]:
+        if not self.scheduler.state.allocator.reuses_prefixes:
+            return []
+        return alike(prompt // self.setup.page_size, self.last_id % 3 + 1, self.last_id % 4)
 
     def done(self, picks: int = 0) -> StepDone:
         """The oldest step is done; bit ``k`` of ``picks``: its ``k``-th sampling request produced an end token."""

@@ -98,6 +98,42 @@ def test_ou_1_usage_is_said_once(include: bool | None) -> None:
         assert all("usage" not in each and each["choices"] for each in chunks)
 
 
+def test_ou_1_cached_tokens_are_those_of_the_prompt_once() -> None:
+    """The same prompt of 12 tokens, in pages of 4: the last one is always computed, at least in part."""
+    lengths = dict.fromkeys(range(1, 20), 5)
+    service = make_service(lengths=lengths, memory={"allocator": "prefix"})
+    with client(service) as http:
+        found = []
+        for content in ("x" * 12, "x" * 12, "x" * 13, "x" * 8 + "y" * 4, "y" + "x" * 11):
+            usage = http.post("/v1/chat/completions", json=chat(content, n=3)).json()["usage"]
+            assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(content), 15)
+            found.append(usage["prompt_tokens_details"]["cached_tokens"])
+        assert found == [0, 8, 12, 8, 0]
+        options = {"stream_options": {"include_usage": True}}
+        chunks = events(http.post("/v1/chat/completions", json=chat("x" * 12, stream=True, **options)).text)
+        assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 8}
+        metrics = http.get("/metrics").text
+        assert 'vllm:prefix_cache_hits_total{engine="0",model_name="echo"} 92.0' in metrics
+        assert idle(service)
+
+
+def test_long_prompts_are_keyed_off_the_loop_and_alike() -> None:
+    service = make_service(memory={"allocator": "prefix", "pages": 4000})
+
+    async def keys() -> list[list[list[int]]]:
+        return [
+            await service.keys(prompts, tenant)
+            for prompts, tenant in (([[1] * 9000], "a"), ([[1] * 10], "a"), ([[1] * 10], "b"))
+        ]
+
+    (long,), (short,), (other,) = anyio.run(keys)
+    assert len(long) == 2250
+    assert short == long[:2]
+    assert not set(other) & set(short), "tenants find nothing of each other"
+    (none,) = anyio.run(make_service().keys, [[1] * 10], "a")
+    assert none == []
+
+
 def test_ou_1_prompts_count_once_each() -> None:
     with client(make_service()) as http:
         answer = http.post("/v1/completions", json={"prompt": ["abc", [100, 101]], "n": 2, "max_tokens": 1}).json()

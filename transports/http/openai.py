@@ -326,7 +326,7 @@ async def completions(request: Request) -> Response:
 
 async def _accepted(service: Service, prompts: Sequence[list[int]], wants: Wants) -> Generation:
     """In line; whatever the scheduler refuses is refused before the answer's status is sent."""
-    generation = service.start(prompts, wants)
+    generation = service.start(prompts, wants, await service.keys(prompts, wants.tenant))
     try:
         await generation.accepted()
     except BaseException:

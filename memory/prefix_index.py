@@ -1,0 +1,199 @@
+"""The map from page keys to the pages that hold their content, and the order in which they are given up.
+
+Entries form trees: a page of a prompt builds on the page before it.  A parent is entered before its children and leaves
+after them, so a known key means that all keys before it are known too, and the longest known prefix is found by
+bisection.  An entry is *idle* while no request holds its page: then the page may be evicted, if it is a leaf.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from stepwell.core.errors import InvariantError
+from stepwell.core.types import Page
+from stepwell.memory.eviction import Leaving, Worth
+
+NO_PAGE: Page = -1
+
+EntryRow = tuple[Page, Page, int, int, int, int, int]
+"""(page, its parent's page or ``NO_PAGE``, key, uses, born, stamp, worth)."""
+
+
+class IndexState(msgspec.Struct, forbid_unknown_fields=True):
+    """A snapshot: ``entries`` in order of entry, so parents before children."""
+
+    clock: int
+    floor: int
+    entries: list[EntryRow]
+
+
+class Entry:
+    """A findable page.  ``stamp`` says when it became idle, 0: it is not; ``worth`` is then its place in line."""
+
+    __slots__ = ("born", "children", "depth", "key", "page", "parent", "stamp", "uses", "worth")
+
+    def __init__(self, key: int, page: Page, parent: Entry | None, born: int) -> None:
+        self.key = key
+        self.page = page
+        self.parent = parent
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+        self.children = 0
+        self.uses = 0
+        self.born = born
+        self.stamp = 0
+        self.worth = 0
+
+
+class PrefixIndex:
+    """See the module.  ``by_key`` and ``by_page`` hold the same entries (read them, don't write); ``idle`` counts."""
+
+    def __init__(self, worth: Worth) -> None:
+        self.by_key: dict[int, Entry] = {}
+        self.by_page: dict[Page, Entry] = {}
+        self.idle = 0
+        self._worth = worth
+        self._clock = 0
+        self._floor = 0
+        # Idle leaves as (worth, stamp, page), and some that are neither any more.
+        self._line: list[tuple[int, int, Page]] = []
+
+    def find(self, keys: Sequence[int], most: int) -> Entry | None:
+        """The last page of the longest known prefix of ``keys``, of ``most`` pages at most; O(log pages)."""
+        by_key = self.by_key
+        low, high = 0, min(len(keys), most)
+        found = None
+        if high <= 0 or keys[0] not in by_key:
+            return None
+        while low < high:
+            middle = (low + high) // 2
+            entry = by_key.get(keys[middle])
+            if entry is not None and entry.depth == middle:
+                found = entry
+                low = middle + 1
+            else:
+                high = middle
+        return found
+
+    def add(self, key: int, page: Page, parent: Entry | None) -> Entry:
+        """Enter a page that somebody holds; neither key nor page are known yet."""
+        self._clock += 1
+        entry = self.by_key[key] = self.by_page[page] = Entry(key, page, parent, self._clock)
+        if parent is not None:
+            parent.children += 1
+        return entry
+
+    def release(self, entry: Entry) -> None:
+        """Nobody holds it any more.  Children are released before their parents."""
+        self._clock += 1
+        self.idle += 1
+        entry.stamp = self._clock
+        entry.worth = self._worth(Leaving(entry.depth, entry.uses, entry.born, self._floor))
+        if not entry.children:
+            self._line_up(entry)
+
+    def hold(self, entry: Entry) -> None:
+        """Somebody holds an idle entry again."""
+        self.idle -= 1
+        entry.stamp = 0
+
+    def evict(self, count: int) -> list[Page]:
+        """Give up ``count`` idle pages, there must be as many; in the order in which they went."""
+        pages = []
+        for _ in range(count):
+            entry = self._next()
+            self._floor = entry.worth
+            self.idle -= 1
+            del self.by_key[entry.key], self.by_page[entry.page]
+            pages.append(entry.page)
+            parent = entry.parent
+            if parent is not None:
+                parent.children -= 1
+                if parent.stamp and not parent.children:
+                    self._line_up(parent)
+        return pages
+
+    def clear(self) -> list[Page]:
+        """Forget everything; returns the pages that were idle."""
+        pages = [entry.page for entry in self.by_key.values() if entry.stamp]
+        self.by_key.clear()
+        self.by_page.clear()
+        self._line.clear()
+        self.idle = 0
+        return pages
+
+    def _next(self) -> Entry:
+        while True:
+            _, stamp, page = heappop(self._line)
+            entry = self.by_page.get(page)
+            if entry is not None and entry.stamp == stamp:
+                return entry
+
+    def _line_up(self, entry: Entry) -> None:
+        if len(self._line) > 2 * self.idle + 64:
+            self._line_up_afresh()
+        heappush(self._line, (entry.worth, entry.stamp, entry.page))
+
+    def _line_up_afresh(self) -> None:
+        by_page = self.by_page
+        self._line = [
+            each for each in self._line if (entry := by_page.get(each[2])) is not None and entry.stamp == each[1]
+        ]
+        heapify(self._line)
+
+    # ---------------------------------------------------------------------------------------- snapshot and audit
+
+    def state(self) -> IndexState:
+        """The state as it is; its line follows from the entries."""
+        rows = [
+            (it.page, it.parent.page if it.parent else NO_PAGE, it.key, it.uses, it.born, it.stamp, it.worth)
+            for it in self.by_key.values()
+        ]
+        return IndexState(self._clock, self._floor, rows)
+
+    def restore(self, state: IndexState) -> None:
+        """Become ``state``; ``InvariantError`` if its entries do not form trees."""
+        self.clear()
+        self._clock, self._floor = state.clock, state.floor
+        for page, before, key, uses, born, stamp, worth in state.entries:
+            parent = self.by_page.get(before)
+            if (parent is None) != (before == NO_PAGE):
+                raise InvariantError(f"page {page} builds on page {before}, which is not findable")
+            if key in self.by_key or page in self.by_page:
+                raise InvariantError(f"page {page} or key {key} is findable twice")
+            entry = self.by_key[key] = self.by_page[page] = Entry(key, page, parent, born)
+            entry.uses, entry.stamp, entry.worth = uses, stamp, worth
+            if parent is not None:
+                parent.children += 1
+        leaves = [entry for entry in self.by_key.values() if entry.stamp]
+        self.idle = len(leaves)
+        self._line = [(entry.worth, entry.stamp, entry.page) for entry in leaves if not entry.children]
+        heapify(self._line)
+
+    def check(self) -> None:
+        """Raise ``InvariantError`` unless parents are known wherever children are, and idle only where these are."""
+        children: dict[int, int] = {}
+        idle = 0
+        for key, entry in self.by_key.items():
+            if entry.key != key or self.by_page.get(entry.page) is not entry:
+                raise InvariantError(f"key {key} and page {entry.page} do not find each other")
+            parent = entry.parent
+            if entry.depth != (parent.depth + 1 if parent is not None else 0) or not 0 <= entry.stamp <= self._clock:
+                raise InvariantError(f"the entry of page {entry.page} has depth {entry.depth}, stamp {entry.stamp}")
+            idle += entry.stamp > 0
+            if parent is not None:
+                children[parent.key] = children.get(parent.key, 0) + 1
+                if self.by_key.get(parent.key) is not parent:
+                    raise InvariantError(f"page {entry.page} is findable, but page {parent.page} before it is not")
+                if parent.stamp and not entry.stamp:
+                    raise InvariantError(f"page {parent.page} is idle, but page {entry.page} builds on it and is not")
+        if (idle, len(self.by_key)) != (self.idle, len(self.by_page)):
+            raise InvariantError(f"{idle} of {len(self.by_key)} entries are idle, but the count says {self.idle}")
+        lined_up = {page for _, stamp, page in self._line if page in self.by_page and self.by_page[page].stamp == stamp}
+        for key, entry in self.by_key.items():
+            if entry.children != children.get(key, 0):
+                raise InvariantError(f"{children.get(key, 0)} pages build on page {entry.page}, not {entry.children}")
+            if entry.stamp and not entry.children and entry.page not in lined_up:
+                raise InvariantError(f"page {entry.page} is idle and nothing builds on it, but it is in no line")

@@ -1,0 +1,105 @@
+"""A prompt that was computed before is not computed again, and nobody can tell from the answer."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra `model`")
+
+from stepwell.core.sampling import SamplingParams
+from stepwell.tests.backends.driving import make, serve
+from stepwell.tests.backends.saturation import House, check_identity, crowd_of, pages_of
+from stepwell.tests.backends.tiny import SHAPE, write_gguf
+
+FREE = SamplingParams(temperature=0.0, ignore_eos=True)
+SEEDED = SamplingParams(temperature=1.1, seed=5, ignore_eos=True)
+RESTLESS = "stepwell.tests.backends.restless:Restless"
+LENGTHS = (15, 16, 17, 63, 64, 65)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("tiny") / "model.gguf")
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    """Prompts of one seed begin alike."""
+    dice = random.Random(seed)
+    return [dice.randrange(SHAPE.vocab_size) for _ in range(length)]
+
+
+def reused(length: int, page_size: int = 16) -> int:
+    return (length - 1) // page_size * page_size
+
+
+@pytest.mark.parametrize("sampling", [FREE, SEEDED])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_pc_1_wholly_cached_prompts_answer_as_cold_ones(model: Path, length: int, sampling: SamplingParams) -> None:
+    asked = [(prompt(length), 8, sampling)] * 3 + [(prompt(length + 1), 8, sampling)]
+    cold = serve(make(model, page_size=16), asked, at_once=False)
+    warm = serve(make(model, page_size=16), asked, at_once=False, allocator="prefix")
+    assert warm.answers == cold.answers
+    assert warm.answers[0] == warm.answers[1] == warm.answers[2]
+    assert warm.cached == [[0], [reused(length)], [reused(length)], [reused(length + 1)]]
+    assert cold.cached == [[0]] * 4
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_pc_1_a_preempted_request_finds_its_own_prompt(model: Path, length: int) -> None:
+    asked = [(prompt(length, seed), 40, FREE) for seed in range(3)]
+    alone = serve(make(model, page_size=16), asked, at_once=False)
+    backend = make(model, page_size=16, pages=3 * -(-(length + 40) // 16))
+    sent = serve(backend, asked, allocator="prefix", policy=RESTLESS, options={"percent": 30.0})
+    assert sent.answers == alone.answers
+    again = [found for each in sent.cached for found in each[1:]]
+    assert len(again) == sent.preemptions["recompute"] > 2
+    assert max(again) == length // 16 * 16
+
+
+@pytest.mark.parametrize("page_size", [4, 16])
+@pytest.mark.parametrize("chunk", [16, 64, 1000])
+def test_ou_4_a_warm_prefix_changes_no_answer(model: Path, page_size: int, chunk: int) -> None:
+    """One prompt of 37 tokens: cold and alone; after one that begins alike; then among strangers and its like."""
+    sizes: dict[str, Any] = {
+        "page_size": page_size,
+        "pages": 1024 // page_size,
+        "token_budget": chunk,
+        "running_limit": 16,
+    }
+    limits: dict[str, Any] = {"token_budget": chunk, "running_limit": 16}
+    mine = (prompt(37), 12, FREE)
+    (alone,) = serve(make(model, **sizes), [mine], **limits).answers
+    like = (prompt(33) + prompt(9, seed=1), 12, FREE)
+    warm = serve(make(model, **sizes), [like, mine], at_once=False, allocator="prefix", **limits)
+    assert warm.answers[1] == alone
+    assert warm.cached[1] == [33 // page_size * page_size]
+    crowd = [like, *((prompt(20 + 3 * seed, seed), 12, FREE) for seed in range(2, 9)), mine, like, mine]
+    among = serve(make(model, **sizes), crowd, allocator="prefix", **limits)
+    assert among.answers[-3] == among.answers[-1] == alone
+    assert among.answers[0] == among.answers[-2] == warm.answers[0]
+
+
+def test_every_answer_at_saturation_is_the_one_alone(model: Path) -> None:
+    """Prompts that begin alike, in a pool of an eighth of what they need, swapped and recomputed at random."""
+    asked = crowd_of(48, SHAPE.vocab_size, prompts=(1, 12), answers=(8, 20), seed=2)
+    dice = random.Random(3)
+    begins = [prompt(30, seed) for seed in range(3)]
+    asked = [
+        msgspec.structs.replace(each, prompt=dice.choice(begins)[: dice.randint(0, 30)] + each.prompt) for each in asked
+    ]
+    pages = pages_of(asked, 9, 4)
+    limits = {"token_budget": 96, "running_limit": 48}
+    backend = make(model, pages=pages, host_pages=pages // 2, page_size=4, **limits)
+    crowds = []
+    for depth in (1, 2):
+        house = House(backend, RESTLESS, {**limits, "depth": depth, "options": {"percent": 50.0}}, "prefix")
+        crowds.append(house.serve(asked))
+        assert house.preemptions["swap"] > 20, house
+        assert house.preemptions["recompute"] > 20, house
+        assert house.cached > 500, house
+    check_identity(asked, crowds, House(make(model, pages=200, page_size=16), scheduler={"running_limit": 16}))

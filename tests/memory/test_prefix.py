@@ -1,0 +1,248 @@
+"""What ``prefix`` adds to ``paged``: what is found, what is given up first, and that nobody finds a wrong page."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+
+from stepwell.core.errors import InvariantError, UserError
+from stepwell.core.page_keys import page_keys, salt_of
+from stepwell.core.protocols import NotNow, Reservation
+from stepwell.memory.eviction import ORDERS
+from stepwell.memory.prefix import Prefix
+from stepwell.tests.helpers.prompts import alike
+
+SIZE = 4
+
+
+def pool(pages: int, **options: Any) -> Prefix:
+    made = msgspec.convert(options, Prefix.Options)
+    return Prefix(made, pages=pages, page_size=SIZE, host_pages=8)
+
+
+def play(kv: Prefix, request: int, keys: list[int], extra: int = 1) -> int:
+    """A request that computes its prompt and leaves; returns the tokens that it found."""
+    tokens = len(keys) * SIZE + extra
+    answer = kv.reserve(request, tokens, tokens, keys)
+    assert isinstance(answer, Reservation), answer
+    kv.publish(request, tokens, keys)
+    kv.free(request)
+    kv.check()
+    return answer.cached
+
+
+@pytest.mark.parametrize(("prompt", "found"), [(15, 0), (16, 0), (17, 16), (63, 48), (64, 48), (65, 64)])
+def test_pc_1_at_least_one_token_is_computed(prompt: int, found: int) -> None:
+    kv = Prefix(Prefix.Options(), pages=16, page_size=16, host_pages=0)
+    keys = list(range(1, prompt // 16 + 1))
+    for request in (1, 2, 3):
+        answer = kv.reserve(request, prompt, 100, keys)
+        assert isinstance(answer, Reservation)
+        assert answer.cached == (found if request > 1 else 0)
+        kv.publish(request, prompt, keys)
+        kv.free(request)
+
+
+def test_running_requests_share_what_is_found_and_count_it_once() -> None:
+    kv = pool(8)
+    first = kv.reserve(1, 13, 20, [1, 2, 3])
+    assert isinstance(first, Reservation)
+    assert kv.cached_tokens([1, 2, 3]) == 0, "nothing is computed yet"
+    kv.publish(1, 9, [1, 2, 3])
+    assert kv.cached_tokens([1, 2, 3]) == 8
+    assert kv.pages_needed(13, 20, [1, 2, 3]) == 2
+    second = kv.reserve(2, 13, 20, [1, 2, 3])
+    assert isinstance(second, Reservation)
+    assert (second.cached, second.shared, second.pages[:2]) == (8, 2, first.pages[:2])
+    assert (kv.usage().used, kv.free_pages) == (6, 2)
+    assert (kv.exclusive_pages(1), kv.exclusive_pages(2)) == (2, 2)
+    kv.free(1)
+    assert (kv.usage().used, kv.exclusive_pages(2)) == (4, 4)
+    kv.check()
+
+
+def test_a_page_that_waits_for_a_step_is_found_and_waits_on() -> None:
+    kv = pool(3)
+    assert isinstance(kv.reserve(1, 5, 9, [1]), Reservation)
+    kv.publish(1, 5, [1])
+    kv.free(1, after=4)
+    assert (kv.free_pages, kv.returning_pages) == (1, 2)
+    answer = kv.reserve(2, 5, 9, [1])
+    assert isinstance(answer, Reservation)
+    assert (answer.cached, kv.free_pages, kv.returning_pages) == (4, 0, 1)
+    kv.free(2)
+    assert (kv.free_pages, kv.returning_pages) == (1, 2), "step 4 still reads it"
+    kv.step_done(4)
+    assert (kv.free_pages, kv.cached_tokens([1])) == (3, 4)
+
+
+def test_chains_are_cut_from_the_tail_and_blank_pages_go_first() -> None:
+    kv = pool(6)
+    play(kv, 1, [1, 2, 3])
+    assert kv.free_pages == 6
+    for taken, left in ((3, 12), (4, 8), (5, 4), (6, 0)):
+        assert isinstance(kv.reserve(9, taken * SIZE, taken * SIZE), Reservation)
+        assert kv.cached_tokens([1, 2, 3]) == left
+    assert isinstance(kv.grow([9]), NotNow)
+
+
+@pytest.mark.parametrize(("eviction", "stays"), [("lru", 100), ("fifo", 200), ("lfu", 300), ("cost", 400)])
+def test_each_order_gives_up_its_own(eviction: str, stays: int) -> None:
+    """100 was computed first and found last, 200 computed last, 300 found most often, and 400 begins a long one."""
+    kv = pool(10, eviction=eviction)
+    play(kv, 1, [100])
+    play(kv, 2, [300])
+    for request in (3, 4, 5):
+        play(kv, request, [300])
+    play(kv, 6, [400, 401, 402])
+    play(kv, 7, [200])
+    play(kv, 8, [100])
+    assert isinstance(kv.reserve(9, 9 * SIZE, 9 * SIZE), Reservation)
+    kv.check()
+    assert {key for key in (100, 200, 300, 400) if kv.cached_tokens([key])} == {stays}
+
+
+def test_the_first_page_of_its_kind_is_the_one_that_is_known() -> None:
+    """Two compute the same at once: the later one's pages stand behind, and so does what builds on them."""
+    kv = pool(12)
+    for request in (1, 2):
+        assert isinstance(kv.reserve(request, 13, 13, [1, 2, 3]), Reservation)
+    kv.publish(1, 4, [1, 2, 3])
+    kv.publish(2, 13, [1, 2, 3])
+    assert kv.cached_tokens([1, 2, 3]) == 4
+    kv.publish(1, 13, [1, 2, 3])
+    assert kv.cached_tokens([1, 2, 3]) == 12
+    kv.free(2)
+    kv.free(1)
+    assert kv.free_pages == 12
+    kv.check()
+
+
+def test_what_is_forgotten_is_not_found() -> None:
+    kv = pool(8)
+    play(kv, 1, [1, 2])
+    assert isinstance(kv.reserve(2, 9, 9, [1, 2]), Reservation)
+    kv.forget()
+    kv.check()
+    assert kv.cached_tokens([1, 2]) == 0
+    assert play(kv, 3, [1, 2]) == 0
+    assert play(kv, 4, [1, 2]) == 8
+    kv.free(2)
+    kv.check()
+
+
+def test_who_is_swapped_back_is_known_again() -> None:
+    kv = pool(8)
+    assert isinstance(kv.reserve(1, 9, 20, [1, 2]), Reservation)
+    kv.swap_out(1, 9, 1)
+    kv.step_done(1)
+    kv.swap_in(1, 9, 20, 2)
+    kv.step_done(2)
+    kv.publish(1, 9, [1, 2])
+    assert kv.cached_tokens([1, 2]) == 8
+    kv.check()
+
+
+def test_a_findable_page_is_not_written_again() -> None:
+    kv = pool(8)
+    assert isinstance(kv.reserve(1, 9, 20, [1, 2]), Reservation)
+    kv.publish(1, 9, [1, 2])
+    for tokens in (0, 3, 4, 7):
+        with pytest.raises(InvariantError, match="shared"):
+            kv.shrink(1, tokens)
+    kv.shrink(1, 8)
+    assert len(kv.table(1)) == 2
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"eviction": "mru"}, Prefix.Options)
+    with pytest.raises(UserError):
+        Prefix(Prefix.Options(), pages=0, page_size=1, host_pages=0)
+
+
+# ------------------------------------------------------------------------------------------------ PC-3
+
+
+class Cache:
+    """A pool whose pages hold text: each answer is what its table says."""
+
+    def __init__(self, eviction: str) -> None:
+        self.kv = pool(12, eviction=eviction)
+        self.held: dict[int, tuple[list[int], int]] = {}
+        self.text: dict[int, int] = {}
+        self.last = 0
+        self.found = 0
+
+    def submit(self, keys: list[int], computes: int) -> None:
+        """Compute ``computes`` pages of a prompt of 4 pages and a token; everything found must say what it should."""
+        answer = self.kv.reserve(self.last + 1, 17, 17, keys)
+        if isinstance(answer, NotNow):
+            return
+        self.last += 1
+        found = answer.cached // SIZE
+        assert [self.text[page] for page in answer.pages[:found]] == keys[:found], "the answer is another's"
+        for place in range(found, max(found, computes)):
+            self.text[answer.pages[place]] = keys[place]
+        self.kv.publish(self.last, max(found, computes) * SIZE, keys)
+        self.held[self.last] = (keys, max(found, computes))
+        self.found += found
+
+    def leave(self, request: int) -> None:
+        keys, computed = self.held.pop(request)
+        says = [self.text[page] for page in self.kv.table(request)[:computed]]
+        assert says == keys[:computed], "somebody wrote a page of a running request"
+        self.kv.free(request)
+
+    def evict(self, count: int) -> None:
+        """Somebody takes ``count`` pages, writes over them, and leaves."""
+        answer = self.kv.reserve(10**9, count * SIZE, count * SIZE)
+        if isinstance(answer, Reservation):
+            self.text.update(dict.fromkeys(answer.pages, -1))
+            self.kv.free(10**9)
+
+
+@pytest.mark.parametrize("eviction", ORDERS)
+def test_pc_3_a_page_is_found_exactly_while_it_says_so(eviction: str) -> None:
+    """Six prompts of 4 pages that share 0 to 3 of them, 12 pages, 20,000 operations; equal to no cache at all."""
+    dice = random.Random(f"pc-3 {eviction}")
+    prompts = [alike(4, shared, own) for shared, own in ((0, 1), (1, 1), (2, 1), (3, 1), (3, 2), (1, 2))]
+    cache = Cache(eviction)
+    for turn in range(20_000):
+        draw = dice.random()
+        if draw < 0.5:
+            cache.submit(dice.choice(prompts), dice.randint(0, 4))
+        elif draw < 0.9 and cache.held:
+            cache.leave(dice.choice(list(cache.held)))
+        elif draw < 0.98:
+            cache.evict(dice.randint(1, 12))
+        elif draw < 0.985:
+            cache.kv.forget()
+        if turn % 50 == 0:
+            cache.kv.check()
+        for prompt in prompts:
+            known = cache.kv.cached_tokens(prompt) // SIZE
+            pages = cache.kv._index.by_key
+            assert [cache.text[pages[key].page] for key in prompt[:known]] == prompt[:known]
+            assert all(key not in pages for key in prompt[known:])
+    assert cache.found > 10_000
+
+
+# ------------------------------------------------------------------------------------------------ keys
+
+
+def test_keys_are_equal_exactly_as_far_as_prompts_are() -> None:
+    salt = salt_of("tenant", b"secret")
+    first = page_keys([1, 2, 3, 4, 5, 6, 7], 2, salt)
+    assert len(first) == 3
+    assert len(set(first)) == 3
+    assert page_keys([1, 2, 3, 4, 9, 6], 2, salt)[:2] == first[:2]
+    assert page_keys([1, 2, 3, 4, 9, 6], 2, salt)[2] != first[2]
+    assert not set(page_keys([9, 2, 3, 4, 5, 6], 2, salt)) & set(first), "a key stands for all before it too"
+    assert not set(page_keys([1, 2, 3, 4, 5, 6], 2, salt_of("other", b"secret"))) & set(first)
+    assert not set(page_keys([1, 2, 3, 4, 5, 6], 2, salt_of("tenant", b"secret 2"))) & set(first)
+    assert page_keys([1], 2, salt) == []
+    assert all(0 <= key < 1 << 64 for key in first)

@@ -1,0 +1,36 @@
+"""Page keys of the prompts that clients send, made where they hold nobody up."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+
+from stepwell.core.page_keys import page_keys, salt_of
+from stepwell.core.protocols import KVAllocator
+
+AT_ONCE = 4096
+"""Tokens whose keys are made on the event loop: that takes less than half a millisecond."""
+
+Keys = list[list[int]]
+InThread = Callable[[Callable[[], Keys]], Awaitable[Keys]]
+
+
+class PromptKeys:
+    """Called with prompts and a tenant.  Salted with a secret of this process: tenants find nothing of each other, and
+    nobody can tell from a key, in a journal say, what was asked."""
+
+    def __init__(self, allocator: KVAllocator, in_thread: InThread) -> None:
+        self._allocator = allocator
+        self._in_thread = in_thread
+        self._secret = secrets.token_bytes(32)
+
+    async def __call__(self, prompts: Sequence[list[int]], tenant: str) -> Keys:
+        """Those of each prompt's full pages; none where the allocator does not look at them."""
+        if not self._allocator.reuses_prefixes:
+            return [[] for _ in prompts]
+        page_size, salt = self._allocator.page_size, salt_of(tenant, self._secret)
+
+        def made() -> Keys:
+            return [page_keys(prompt, page_size, salt) for prompt in prompts]
+
+        return made() if sum(map(len, prompts)) <= AT_ONCE else await self._in_thread(made)

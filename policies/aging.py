@@ -20,7 +20,7 @@ class Aging:
         self.line = OrderedLine(self.rank, self.ages_at)
         self._rank = rank
         self._live: list[tuple[RequestId, RequestView]] = []
-        self._now_ns = 0
+        self.now_ns = 0
 
     def elder(self) -> RequestView | None:
         """The oldest live request."""
@@ -43,7 +43,7 @@ class Aging:
 
     def observe(self, event: PolicyEvent) -> None:
         """Take notice of an event; a policy passes every one on."""
-        self._now_ns = event.now_ns
+        self.now_ns = event.now_ns
         if event.kind == "arrived":
             heappush(self._live, (event.request.id, event.request))
         self.line.observe(event)
@@ -55,4 +55,4 @@ class Aging:
     def reorder(self) -> None:
         """Something has changed the ranks of everybody."""
         for _, request in sorted(self._live, key=lambda each: each[0]):
-            self.line.refresh(request, self._now_ns)
+            self.line.refresh(request, self.now_ns)

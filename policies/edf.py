@@ -14,6 +14,7 @@ from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
 from stepwell.policies.deadlines import Gives, due_ns, mode_of
 from stepwell.policies.line import Key
+from stepwell.policies.running import Running
 from stepwell.policies.toolkit import OrderedLine, pack, seconds
 
 
@@ -34,6 +35,7 @@ class Edf:
         self.options = options
         self.otherwise_ns = seconds(options.otherwise_s)
         self.line = OrderedLine(self.due)
+        self.running = Running(self.due)
 
     def due(self, request: RequestView, now_ns: int) -> Key:
         """Its deadline, then arrival."""
@@ -41,7 +43,10 @@ class Edf:
 
     def observe(self, event: PolicyEvent) -> None:
         self.line.observe(event)
+        self.running.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
         gives = self.options.preempt
-        return pack(view, self.line, rank=self.due, mode=mode_of(gives), yields=gives != "never")
+        self.line.start(view.now_ns)
+        yields = gives != "never" and self.running.any_worse(self.line.head(), view.now_ns)
+        return pack(view, self.line, rank=self.due, mode=mode_of(gives), yields=yields)

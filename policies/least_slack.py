@@ -16,6 +16,7 @@ from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import BatchShape, CostModel, PolicyEvent, Promises, RequestView, SchedulerView
 from stepwell.policies.deadlines import Gives, due_ns, mode_of
 from stepwell.policies.line import Key
+from stepwell.policies.running import Running
 from stepwell.policies.toolkit import OrderedLine, pack, seconds
 
 
@@ -41,6 +42,7 @@ class LeastSlack:
         self.estimate = estimate
         self.otherwise_ns = seconds(options.otherwise_s)
         self.line = OrderedLine(self.slack)
+        self.running = Running(self.slack)
 
     def slack(self, request: RequestView, now_ns: int) -> Key:
         """The latest time at which its first step may begin, then arrival."""
@@ -49,7 +51,10 @@ class LeastSlack:
 
     def observe(self, event: PolicyEvent) -> None:
         self.line.observe(event)
+        self.running.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
         gives = self.options.preempt
-        return pack(view, self.line, rank=self.slack, mode=mode_of(gives), yields=gives != "never")
+        self.line.start(view.now_ns)
+        yields = gives != "never" and self.running.any_worse(self.line.head(), view.now_ns)
+        return pack(view, self.line, rank=self.slack, mode=mode_of(gives), yields=yields)

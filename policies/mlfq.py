@@ -9,6 +9,7 @@ not be known, and short answers are not held up by long ones.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Annotated
 
 import msgspec
@@ -19,6 +20,9 @@ from stepwell.core.types import FOREVER, PreemptMode
 from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
 from stepwell.policies.toolkit import pack, seconds
+
+REMEMBERED = 4096
+"""Lengths of prompts whose levels are not computed anew."""
 
 
 class Mlfq:
@@ -43,11 +47,15 @@ class Mlfq:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.queue = Aging(self.level, seconds(options.aging_s))
+        self._ends: dict[int, list[int]] = {}
 
     def ends(self, request: RequestView) -> list[int]:
-        """The output token after which the request sinks out of each level, from the one it joined on."""
+        """How many output tokens let the request sink out of each level; 0 for the levels that it skips."""
         options = self.options
         first = -(-request.prompt_tokens // options.output_cost)
+        known = self._ends.get(first)
+        if known is not None:
+            return known
         level = 0
         while level < options.levels - 1 and options.quantum << level < first:
             level += 1
@@ -55,12 +63,13 @@ class Mlfq:
         for each in range(level, options.levels - 1):
             reached += options.quantum << each
             ends.append(max(1, reached - first))
+        if len(self._ends) < REMEMBERED:
+            self._ends[first] = ends
         return ends
 
     def level(self, request: RequestView, now_ns: int) -> Key:
         """The level that it is in, from 1; then arrival."""
-        generated = request.generated
-        return (1 + sum([end <= generated for end in self.ends(request)]), request.id)
+        return (1 + bisect_right(self.ends(request), request.generated), request.id)
 
     def observe(self, event: PolicyEvent) -> None:
         self.queue.observe(event)
@@ -75,6 +84,8 @@ class Mlfq:
         """Further steps for which nobody who runs sinks, so that nobody new must give way."""
         steps = FOREVER
         for request in view.decoding.values():
-            left = [end - request.generated for end in self.ends(request) if end > request.generated]
-            steps = min(steps, left[0] - 1 if left else FOREVER)
+            ends, generated = self.ends(request), request.generated
+            level = bisect_right(ends, generated)
+            if level < len(ends):
+                steps = min(steps, ends[level] - generated - 1)
         return steps

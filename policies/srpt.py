@@ -17,6 +17,7 @@ from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestVie
 from stepwell.core.types import PreemptMode
 from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
+from stepwell.policies.running import Running
 from stepwell.policies.toolkit import pack, seconds
 from stepwell.policies.work import Guesses
 
@@ -46,6 +47,7 @@ class Srpt:
         self.predictor = predictor
         self.guesses = Guesses(predictor)
         self.queue = Aging(self.work, seconds(options.aging_s))
+        self.running = Running(self.queue.rank)
 
     def work(self, request: RequestView, now_ns: int) -> Key:
         """The work that is left of a request, in prompt tokens."""
@@ -54,9 +56,13 @@ class Srpt:
     def observe(self, event: PolicyEvent) -> None:
         self.guesses.observe(event)
         self.queue.observe(event)
+        self.running.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        return pack(view, self.queue.line, rank=self.queue.rank, mode=self.options.preempt, yields=True)
+        line = self.queue.line
+        line.start(view.now_ns)
+        yields = self.running.any_worse(line.head(), view.now_ns)
+        return pack(view, line, rank=self.queue.rank, mode=self.options.preempt, yields=yields)
 
     def dump(self) -> object:
         return self.guesses.dump()
@@ -64,3 +70,4 @@ class Srpt:
     def load(self, data: Any) -> None:
         self.guesses.load(data)
         self.queue.reorder()
+        self.running.reorder(self.queue.now_ns)

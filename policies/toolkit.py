@@ -248,16 +248,12 @@ class _Filler:
         least = self.rank(head, now_ns)[0]
         growing = {request.id for request in view.growing()}
         sent = {item.request for item in self.preempt}
-        running = [*view.decoding.values(), *view.loose.values()]
-        lower = [
-            request
-            for request in running
-            if self.rank(request, now_ns)[0] > least and may_go(request) and request.id not in sent
-        ]
-        lower.sort(key=lambda request: self.rank(request, now_ns), reverse=True)
+        ranked = [(self.rank(each, now_ns), each) for each in (*view.decoding.values(), *view.loose.values())]
+        ranked = [each for each in ranked if each[0][0] > least and may_go(each[1]) and each[1].id not in sent]
+        ranked.sort(key=lambda each: each[0], reverse=True)
         leaving = Departures(view, self.mode)
         seats, spent = self.seats, self.spent - self.gained
-        for victim in lower:
+        for _, victim in ranked:
             if seats > 0 and not self.admission(view, head, spent - leaving.freed - leaving.coming, False):
                 break
             if victim.id in growing:

@@ -161,9 +161,15 @@ class _Drive:
         times = []
         for _ in range(steps // 10 + steps):
             arrival_us = self._handle([self._arrival()])
-            oldest = self._admitted.popleft()
-            times.append(arrival_us + self._done([oldest]))
+            times.append(arrival_us + self._done([self._oldest()]))
         return times[-steps:]
+
+    def _oldest(self) -> RequestId:
+        """Who was admitted first of those that decode, which under some policies is not who came first."""
+        decoding = self.scheduler.state.group.members
+        oldest = next(id for id in self._admitted if id in decoding)
+        self._admitted.remove(oldest)
+        return oldest
 
     def _submit(self, count: int) -> None:
         for _ in range(count):

@@ -183,8 +183,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Responses in one lane, the one in progress included."""
     socket_s: Seconds = 3600.0
     """Life of a WebSocket, at most."""
-    offload_kib: Count = 64
-    """Texts above this size are tokenised in a thread; chats always are."""
+    offload_kib: Count = 4
+    """Prompts that take more than this, all of a request together, are tokenised in a thread; chats always are."""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 import anyio
-import anyio.to_thread
 import msgspec
 import structlog
 from anyio.abc import TaskGroup
@@ -31,6 +30,7 @@ from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
+from stepwell.transports.aside import Aside
 from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
@@ -143,13 +143,13 @@ class Service:
         """WebSockets, counted by their endpoint."""
         self.loop_lag_s = 0.0
         """How late the event loop is: the worst of late, fading."""
-        self.keys = PromptKeys(self.scheduler.state.allocator, self._in_thread)
+        self.aside = Aside(THREADS, self.limits.offload_kib << 10)
+        self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
-        self._thread_limit = anyio.CapacityLimiter(THREADS)
         self._tasks: TaskGroup | None = None
         self._ran = self._closed = False
         longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
@@ -185,6 +185,7 @@ class Service:
         if self._closed:
             return
         self._closed = self.draining = True
+        self.aside.close()
         try:
             if not self._ran:  # otherwise the engine closes it
                 self.model.backend.close()
@@ -279,21 +280,22 @@ class Service:
 
     # ------------------------------------------------------------------------------------------- prompts
 
-    async def text_prompt(self, text: str, field: str) -> list[int]:
-        """The token ids of ``text``; raises ``RequestError`` if it is provably too long before anything is done."""
+    def text_prompt(self, text: str, field: str) -> list[int]:
+        """The token ids of ``text``; raises ``RequestError`` if it is provably too long before anything is done.
+
+        Call it by ``aside.unless_short``, for all texts of a request at once: it may take microseconds a letter.
+        """
         if len(text) > self._most_bytes:
             raise too_long(None, self.context, field)
         encode = self.model.encode or self.model.tokenizer.encode
-        if len(text) <= self.limits.offload_kib << 10:
-            return self.check_length(encode(text), field)
-        return self.check_length(await self._in_thread(encode, text), field)
+        return self.check_length(encode(text), field)
 
     async def chat_prompt(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> list[int]:
         """The token ids of a chat that asks for its next answer."""
         size = sum(len(str(message.get("content") or "")) for message in messages)
         if size > self._most_bytes:
             raise too_long(None, self.context, field)
-        return self.check_length(await self._in_thread(self.model.template, messages, arguments), field)
+        return self.check_length(await self.aside(self.model.template, messages, arguments), field)
 
     def check_length(self, ids: list[int], field: str) -> list[int]:
         """Neither empty nor too long.  Looks at none of them: with a million, that would hold every stream up."""
@@ -309,12 +311,6 @@ class Service:
         if not 0 <= min(ids) <= max(ids) < self.model.tokenizer.vocab_size:
             raise UserError(f"token ids are 0 to {self.model.tokenizer.vocab_size - 1}", field=field)
         return ids
-
-    async def _in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        """So that no stream has to wait for it."""
-        return await anyio.to_thread.run_sync(
-            lambda: work(*arguments), abandon_on_cancel=True, limiter=self._thread_limit
-        )
 
     # ------------------------------------------------------------------------------------------- answers
 

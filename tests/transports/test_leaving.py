@@ -13,7 +13,7 @@ from stepwell.core.events import Cancel, Event
 from stepwell.core.instructions import Instruction, Launch
 from stepwell.tests.transports.house import Call, chat, client, events, idle, make_service, until, visit
 from stepwell.transports.echo import last_message
-from stepwell.transports.service import Service
+from stepwell.transports.service import THREADS, Service
 
 CHAT = "/v1/chat/completions"
 MANY = 12
@@ -79,24 +79,41 @@ def test_ab_1_leaving_while_waiting(stream: bool) -> None:
 
 
 def test_ab_1_leaving_while_the_prompt_is_tokenised() -> None:
+    """Who leaves frees no thread that still works, so that many who leave take no more threads than a few who stay."""
     gate = threading.Event()
+    lock = threading.Lock()
+    working: set[int] = set()
+    most, begun = 0, 0
 
     def slow(messages: Any, arguments: Any) -> list[int]:
+        nonlocal most, begun
+        with lock:
+            working.add(threading.get_ident())
+            most, begun = max(most, len(working)), begun + 1
         gate.wait(30)
+        with lock:
+            working.remove(threading.get_ident())
         return last_message(messages, arguments)
 
-    service = make_service(template=slow, server={"offload_kib": 0})
+    service = make_service(template=slow)
 
     async def test(app: Any) -> None:
-        calls = [Call(CHAT, chat(stream=True)) for _ in range(4)]
+        for _ in range(10):
+            calls = [Call(CHAT, chat(stream=True)) for _ in range(THREADS)]
 
-        async def leave() -> None:
-            await anyio.sleep(0.05)
+            async def leave() -> None:
+                await until(lambda: begun >= THREADS)
+                for _ in range(20):
+                    await anyio.sleep(0.001)
 
-        await crowd(app, calls, leave)
+            await crowd(app, calls, leave)
+            assert [call.status for call in calls] == [499] * THREADS
+        assert (most, begun, len(working)) == (THREADS, THREADS, THREADS)
         gate.set()
-        assert service.metrics.accepted == 0
-        assert [call.status for call in calls] == [499] * 4
+        last = Call(CHAT, chat("and now", stream=True))
+        await last.run(app)
+        assert last.whole
+        assert (most, begun, service.metrics.accepted) == (THREADS, THREADS + 1, 1)
 
     visit(service, test)
 

@@ -317,11 +317,19 @@ async def completions(request: Request) -> Response:
         prompts = await requests.prompts_of(asked.prompt, service)
         if len(prompts) * wants.n > service.limits.max_choices:
             raise UserError(f"n times the prompts is at most {service.limits.max_choices} here", field="n")
-        decode = service.model.tokenizer.decode
-        echoes = [decode(prompt).decode("utf-8", "replace") for prompt in prompts] if asked.echo else []
+        echoes = await _texts(service, prompts) if asked.echo else []
         return await _accepted(service, prompts, wants), CompletionShape(service, asked, echoes)
 
     return await _answer(request, service, asked, begin)
+
+
+async def _texts(service: Service, prompts: Sequence[list[int]]) -> list[str]:
+    decode = service.model.tokenizer.decode
+
+    def make() -> list[str]:
+        return [decode(prompt).decode("utf-8", "replace") for prompt in prompts]
+
+    return await service.aside.unless_short(sum(map(len, prompts)), make)
 
 
 async def _accepted(service: Service, prompts: Sequence[list[int]], wants: Wants) -> Generation:

@@ -215,10 +215,15 @@ async def prompts_of(prompt: Raw, service: Service) -> list[list[int]]:
     begin = _begin(prompt)
     if begin == b"[":
         raise UserError("must be text, token ids, or a list of either, and not empty", field=field)
+    prompts = {field: prompt}
     if begin in (b'["', b"[["):
-        prompts = items_of(prompt, service.limits.max_choices, field)
-        return [await _prompt(each, service, f"{field}[{index}]") for index, each in enumerate(prompts)]
-    return [await _prompt(prompt, service, field)]
+        items = items_of(prompt, service.limits.max_choices, field)
+        prompts = {f"{field}[{index}]": each for index, each in enumerate(items)}
+
+    def make() -> list[list[int]]:
+        return [_prompt(each, service, where) for where, each in prompts.items()]
+
+    return await service.aside.unless_short(memoryview(prompt).nbytes, make)
 
 
 def _begin(raw: Raw) -> bytes:
@@ -229,10 +234,10 @@ def _begin(raw: Raw) -> bytes:
     return match[1] or b"[" + match[2].strip(b"]")
 
 
-async def _prompt(raw: Raw, service: Service, field: str) -> list[int]:
+def _prompt(raw: Raw, service: Service, field: str) -> list[int]:
     begin = _begin(raw)
     if begin.startswith(b'"'):
-        return await service.text_prompt(decode(raw, TEXT, field), field)
+        return service.text_prompt(decode(raw, TEXT, field), field)
     if begin == b"[":
         return service.check_length([], field)
     if not re.fullmatch(rb"\[[-0-9]", begin):

@@ -31,10 +31,10 @@ class _Layer:
         def named(*names: str) -> Tensor:
             return torch.cat([take(f"{prefix}.{name}.weight") for name in names]).contiguous()
 
-        self.attention_norm = named("input_layernorm")
+        self.attention_norm = named("input_layernorm").float()
         self.qkv = matrix(named("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"))
         self.out = matrix(named("self_attn.o_proj"))
-        self.mlp_norm = named("post_attention_layernorm")
+        self.mlp_norm = named("post_attention_layernorm").float()
         self.gate_up = matrix(named("mlp.gate_proj", "mlp.up_proj"))
         self.down = matrix(named("mlp.down_proj"))
 
@@ -55,7 +55,7 @@ class Llama:
         self.embedding = take("model.embed_tokens.weight").contiguous()
         matrix: Callable[[Tensor], Linear] = SteadyMatrices(tile) if tile else Matrix
         self.layers = [_Layer(take, f"model.layers.{index}", matrix) for index in range(config.layers)]
-        self.norm = take("model.norm.weight")
+        self.norm = take("model.norm.weight").float()
         self.output = matrix(self.embedding if config.tied else take("lm_head.weight"))
         assert not missing, f"parameters never filled: {list(missing)}"
         self._frequencies = rope_frequencies(config).to(device)
@@ -68,8 +68,8 @@ class Llama:
         return sum(each.nbytes for each in [*rest, *layers])
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """The last hidden state of every row."""
-        states = F.embedding(tokens, self.embedding)
+        """The last hidden state of every row, in float32: what layers add to it is too small for less."""
+        states = F.embedding(tokens, self.embedding).float()
         turn = self._turn(positions)
         for index, layer in enumerate(self.layers):
             mixed = attend(index, *self._attention_input(layer, states, turn))
@@ -85,8 +85,8 @@ class Llama:
         return torch.cat([work(part) for part in rows.chunk(rows.shape[0] // self.tile)]) if self.tile else work(rows)
 
     def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Root mean square norm, its mean taken in float32."""
-        return self._tiled(lambda part: F.rms_norm(part, weight.shape, weight, self.config.norm_eps), x)
+        """Root mean square norm, taken in float32."""
+        return self._tiled(lambda part: F.rms_norm(part, weight.shape, weight, self.config.norm_eps), x).to(self.dtype)
 
     def _turn(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Cosine and signed sine of the angles by which each row's heads are turned: [rows, 1, dim]."""
@@ -104,9 +104,9 @@ class Llama:
         return turned[:, : config.heads], turned[:, config.heads :], value
 
     def _finish(self, layer: _Layer, x: Tensor, mixed: Tensor) -> Tensor:
-        x = layer.out(mixed).add_(x)
+        x = x + layer.out(mixed)
         gate, up = layer.gate_up(self._normed(x, layer.mlp_norm)).chunk(2, dim=-1)
-        return layer.down(self._tiled(F.silu, gate).mul_(up)).add_(x)
+        return x.add_(layer.down(self._tiled(F.silu, gate).mul_(up)))
 
 
 def rope_frequencies(config: ModelShape) -> Tensor:

@@ -15,7 +15,7 @@ from stepwell.cli.tables import print_runs, time_of
 from stepwell.sim.run import simulate
 from stepwell.tests.cli.hand import call, scenario
 
-POLICIES = "chat-batch edf fcfs least-slack mlfq sarathi sjf srpt static swap vtc".split()
+POLICIES = "chat-batch edf fcfs least-slack mlfq past-future sarathi sjf srpt static swap vtc".split()
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ The cost of a token depends on the token, not on how much came before it.
 
 from __future__ import annotations
 
+from array import array
 from codecs import getincrementaldecoder
-from collections import deque
 from collections.abc import Container, Iterable, Sequence
 from typing import Literal
 
@@ -31,59 +31,80 @@ Opening = Literal["answer", "continuation"]
 
 
 class StopStrings:
-    """Stop strings, compiled once per request: an automaton whose state is the longest suffix that may still match."""
+    """Stop strings, compiled once per request: an automaton whose state is the longest suffix that may still match.
+
+    A letter takes some hundred bytes, so whoever lets clients choose the strings bounds all of their letters together.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         for index, stop in enumerate(stops):
             if not stop:
                 raise UserError("a stop string may not be empty", field=f"stop[{index}]")
-        self._next: list[dict[str, int]] = [{}]
-        self._ends: list[str] = [""]
-        """Per state: the longest stop string that the text ends with there."""
-        depths = [0]
-        for stop in stops:
-            state = 0
-            for depth, char in enumerate(stop, 1):
-                if char not in self._next[state]:
-                    self._next[state][char] = len(self._next)
-                    self._next.append({})
-                    self._ends.append("")
-                    depths.append(depth)
-                state = self._next[state][char]
-            self._ends[state] = stop
-        self._fall: list[int] = [0] * len(depths)
+        self._stops = tuple(stops)
+        self._next: dict[int, int] = {}
+        """By state and character (``_key``)."""
+        self._ends = array("i", [-1])
+        """Per state: the longest stop string that the text ends with there, by its place; -1: none."""
+        self._fall = array("i", [0])
         """Per state: the state of the next shorter suffix that is a prefix of some stop string."""
-        self._held: list[int] = [0] * len(depths)
+        self._held = array("i", [0])
         """Per state: the length of the longest suffix that is a proper prefix of some stop string."""
-        self._link(depths)
+        self._link(self._grow())
 
-    def _link(self, depths: list[int]) -> None:
-        queue: deque[int] = deque([0])
-        while queue:
-            state = queue.popleft()
-            fall = self._fall[state]
-            self._ends[state] = self._ends[state] or self._ends[fall]
-            self._held[state] = depths[state] if self._next[state] else self._held[fall]
-            for char, child in self._next[state].items():
-                self._fall[child] = self.step(fall, char) if state else 0
-                queue.append(child)
+    def _grow(self) -> list[list[tuple[int, int]]]:
+        """The states of every prefix.  Gives the steps to them, shortest first: by length, (key, state before)."""
+        levels: list[list[tuple[int, int]]] = [[] for _ in range(max(map(len, self._stops), default=0))]
+        for place, stop in enumerate(self._stops):
+            state = 0
+            for depth, char in enumerate(stop):
+                key = _key(state, char)
+                if key not in self._next:
+                    levels[depth].append((key, state))
+                    self._next[key] = len(self._ends)
+                    self._ends.append(-1)
+                    self._fall.append(0)
+                    self._held.append(0)
+                if depth:
+                    self._held[state] = depth
+                state = self._next[key]
+            self._ends[state] = place
+        return levels
+
+    def _link(self, levels: list[list[tuple[int, int]]]) -> None:
+        for level in levels:
+            for key, before in level:
+                state = self._next[key]
+                fall = self._fall[state] = self.step(self._fall[before], chr(key & _CHAR)) if before else 0
+                if self._ends[state] < 0:
+                    self._ends[state] = self._ends[fall]
+                self._held[state] = self._held[state] or self._held[fall]
 
     def __bool__(self) -> bool:
-        return len(self._next) > 1
+        return bool(self._stops)
 
     def step(self, state: int, char: str) -> int:
         """The state after one more character; 0 is the state in which nothing can match."""
-        while state and char not in self._next[state]:
+        follow = self._next.get
+        code = ord(char)  # ``_key`` without a call: this is done for every letter of every answer
+        while (after := follow(state << 21 | code)) is None and state:
             state = self._fall[state]
-        return self._next[state].get(char, 0)
+        return after or 0
 
     def complete(self, state: int) -> str:
         """The longest stop string that the text ends with, or nothing."""
-        return self._ends[state]
+        place = self._ends[state]
+        return self._stops[place] if place >= 0 else ""
 
     def held(self, state: int) -> int:
         """How many characters at the end of the text may yet turn out to be part of a stop string."""
         return self._held[state]
+
+
+_CHAR = (1 << 21) - 1
+
+
+def _key(state: int, char: str) -> int:
+    return state << 21 | ord(char)
 
 
 NO_STOPS = StopStrings(())

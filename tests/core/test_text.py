@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -188,6 +189,18 @@ def test_in_4_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(UserError) as caught:
         StopStrings(["a", ""])
     assert caught.value.field == "stop[1]"
+
+
+def test_in_4_a_state_of_stop_strings_is_no_object() -> None:
+    """A thousand letters make a thousand states, and no list or dictionary for each."""
+    stops = StopStrings([f"{each:064}"[::-1] for each in range(16)])
+    found: list[object] = [stops]
+    containers = 0
+    while found:
+        parts = gc.get_referents(*found)
+        found = [each for each in parts if isinstance(each, dict | list | tuple)]
+        containers += len(found)
+    assert containers < 10
 
 
 # ------------------------------------------------------------------------------------------------ end tokens

@@ -99,6 +99,7 @@ def test_in_1_a_prompt_that_is_provably_too_long_is_not_tokenised() -> None:
         ('"logprobs": true', "logprobs"),
         ('"stop": ""', "stop"),
         ('"stop": ["a", ""]', "stop[1]"),
+        ('"stop": [' + ",".join(f'"{each:0128}"' for each in range(9)) + "]", "stop"),
         ('"stop": [' + '"a",' * 499_999 + '"a"]', "stop"),
         ('"temperature": NaN', "temperature"),
         ('"temperature": -Infinity', "temperature"),

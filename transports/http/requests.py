@@ -22,13 +22,15 @@ MAX_TOKENS = 1 << 40
 MAX_MESSAGES = 4096
 MAX_TOOL_CALLS = 256 << 10
 """Bytes, of all messages together."""
+MAX_STOP_LETTERS = 1024
+"""Of all stop strings together: each letter is a state of the automaton that looks for them."""
 NOTHING = Raw(b"null")
 GREEDY_BELOW = 1e-5
 """A temperature under this is greedy: as a divisor it would overflow."""
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_STOP_LETTERS)]
 StopTexts = Annotated[list[StopText], msgspec.Meta(max_length=16)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=256)]
@@ -182,6 +184,8 @@ def wants_of(
         if not 0 <= id < vocab:
             raise UserError(f"there is no token {id}; token ids are 0 to {vocab - 1}", field="logit_bias")
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if sum(map(len, stop)) > MAX_STOP_LETTERS:
+        raise UserError(f"at most {MAX_STOP_LETTERS} letters, of all of them together", field="stop")
     return Wants(
         n=n,
         max_tokens=max_tokens,

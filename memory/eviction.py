@@ -1,6 +1,6 @@
 """Which cached page goes first when room is needed: orders over the pages that nobody holds.
 
-An order says how much a page is worth, when nobody holds it and no other page builds on it any more; the page worth
+An order says how much a page is worth when nobody holds it and no other page builds on it any more; the page worth
 least goes first, among equals the one left longest ago.  Whatever the order, a page that others build on outlives them:
 chains are cut from the tail.
 
@@ -33,7 +33,7 @@ class Left(Protocol):
 
 
 Worth = Callable[[Left, int], int]
-"""Of a page, and the worth of the page that was evicted last."""
+"""Of a page, and the worth of the page that had been evicted last when its last holder left."""
 
 
 def lru(page: Left, floor: int) -> int:
@@ -50,7 +50,7 @@ def lfu(page: Left, floor: int) -> int:
 
 
 def cost(page: Left, floor: int) -> int:
-    """What was evicted last is worth nothing any more: whatever stays counts from there."""
+    """What was evicted last is worth nothing any more: who leaves later counts from there."""
     return floor + EVEN_PAGES + page.depth
 
 

@@ -31,7 +31,8 @@ class IndexState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Entry:
-    """A findable page.  ``stamp`` says when it became idle, 0: it is not; ``worth`` is its place in line, as a leaf."""
+    """A findable page.  ``stamp`` says when it became idle, 0: it is not; ``worth`` is its place in line, before
+    it is a leaf that of the page evicted last when it became idle."""
 
     __slots__ = ("born", "children", "depth", "key", "page", "parent", "stamp", "uses", "worth")
 
@@ -89,7 +90,7 @@ class PrefixIndex:
         """Nobody holds it any more.  Children are released before their parents."""
         self._clock += 1
         self.idle += 1
-        entry.stamp = self._clock
+        entry.stamp, entry.worth = self._clock, self._floor
         if not entry.children:
             self._line_up(entry)
 
@@ -118,7 +119,7 @@ class PrefixIndex:
             if parent is not None:
                 parent.children -= 1
                 if parent.stamp and not parent.children:
-                    parent.worth = self._worth(parent, self._floor)
+                    parent.worth = self._worth(parent, parent.worth)
                     after = parent.worth, parent.stamp, parent.page
         if after is not None:
             heappush(line, after)
@@ -136,7 +137,7 @@ class PrefixIndex:
     def _line_up(self, entry: Entry) -> None:
         if len(self._line) > 2 * self.idle + 64:
             self._line_up_afresh()
-        entry.worth = self._worth(entry, self._floor)
+        entry.worth = self._worth(entry, entry.worth)
         heappush(self._line, (entry.worth, entry.stamp, entry.page))
 
     def _line_up_afresh(self) -> None:

@@ -1,8 +1,8 @@
 """Which cached page goes first when room is needed: orders over the pages that nobody holds.
 
-An order says how much a page is worth, when its last holder leaves; the page worth least goes first, among equals the
-one left longest ago.  Whatever the order, a page that others build on outlives them: chains are
-cut from the tail.
+An order says how much a page is worth when nobody holds it and no other page builds on it any more; the page worth
+least goes first, among equals the one left longest ago.  Whatever the order, a page that others build on outlives them:
+chains are cut from the tail.
 
 - ``lru``: left longest ago (Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems J., 1970).
 - ``fifo``: computed longest ago.
@@ -15,9 +15,7 @@ cut from the tail.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal
-
-import msgspec
+from typing import Literal, Protocol
 
 Eviction = Literal["lru", "fifo", "lfu", "cost"]
 
@@ -25,38 +23,35 @@ EVEN_PAGES = 256
 """A page this deep costs twice the first one: attention to 4,096 tokens (of 16 a page) as much as all the rest."""
 
 
-class Leaving(msgspec.Struct, frozen=True, gc=False):
-    """A page that nobody holds any more.
-
-    ``depth`` pages come before it in its prompt, ``uses`` requests found it, it was computed as the ``born``-th page;
-    ``floor`` is the worth of the page that was evicted last.
-    """
+class Left(Protocol):
+    """A page that nobody holds: ``depth`` pages come before it in its prompt, ``uses`` requests found it, and it was
+    computed as the ``born``-th page of all."""
 
     depth: int
     uses: int
     born: int
-    floor: int
 
 
-Worth = Callable[[Leaving], int]
+Worth = Callable[[Left, int], int]
+"""Of a page, and the worth of the page that had been evicted last when its last holder left."""
 
 
-def lru(page: Leaving) -> int:
+def lru(page: Left, floor: int) -> int:
     """All alike: then the time decides."""
     return 0
 
 
-def fifo(page: Leaving) -> int:
+def fifo(page: Left, floor: int) -> int:
     return page.born
 
 
-def lfu(page: Leaving) -> int:
+def lfu(page: Left, floor: int) -> int:
     return page.uses
 
 
-def cost(page: Leaving) -> int:
-    """What was evicted last is worth nothing any more: whatever stays counts from there."""
-    return page.floor + EVEN_PAGES + page.depth
+def cost(page: Left, floor: int) -> int:
+    """What was evicted last is worth nothing any more: who leaves later counts from there."""
+    return floor + EVEN_PAGES + page.depth
 
 
 ORDERS: Mapping[Eviction, Worth] = {"lru": lru, "fifo": fifo, "lfu": lfu, "cost": cost}

@@ -8,13 +8,13 @@ bisection.  An entry is *idle* while no request holds its page: then the page ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heappushpop
 
 import msgspec
 
 from stepwell.core.errors import InvariantError
 from stepwell.core.types import Page
-from stepwell.memory.eviction import Leaving, Worth
+from stepwell.memory.eviction import Worth
 
 NO_PAGE: Page = -1
 
@@ -31,7 +31,8 @@ class IndexState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Entry:
-    """A findable page.  ``stamp`` says when it became idle, 0: it is not; ``worth`` is then its place in line."""
+    """A findable page.  ``stamp`` says when it became idle, 0: it is not; ``worth`` is its place in line, before
+    it is a leaf that of the page evicted last when it became idle."""
 
     __slots__ = ("born", "children", "depth", "key", "page", "parent", "stamp", "uses", "worth")
 
@@ -89,8 +90,7 @@ class PrefixIndex:
         """Nobody holds it any more.  Children are released before their parents."""
         self._clock += 1
         self.idle += 1
-        entry.stamp = self._clock
-        entry.worth = self._worth(Leaving(entry.depth, entry.uses, entry.born, self._floor))
+        entry.stamp, entry.worth = self._clock, self._floor
         if not entry.children:
             self._line_up(entry)
 
@@ -101,18 +101,28 @@ class PrefixIndex:
 
     def evict(self, count: int) -> list[Page]:
         """Give up ``count`` idle pages, there must be as many; in the order in which they went."""
-        pages = []
-        for _ in range(count):
-            entry = self._next()
+        pages: list[Page] = []
+        line, by_page = self._line, self.by_page
+        after: tuple[int, int, Page] | None = None
+        while len(pages) < count:
+            # A parent is mostly the next to go, and then never gets into the line.
+            _, stamp, page = heappop(line) if after is None else heappushpop(line, after)
+            after = None
+            entry = by_page.get(page)
+            if entry is None or entry.stamp != stamp:
+                continue
             self._floor = entry.worth
             self.idle -= 1
-            del self.by_key[entry.key], self.by_page[entry.page]
-            pages.append(entry.page)
+            del self.by_key[entry.key], by_page[page]
+            pages.append(page)
             parent = entry.parent
             if parent is not None:
                 parent.children -= 1
                 if parent.stamp and not parent.children:
-                    self._line_up(parent)
+                    parent.worth = self._worth(parent, parent.worth)
+                    after = parent.worth, parent.stamp, parent.page
+        if after is not None:
+            heappush(line, after)
         return pages
 
     def clear(self) -> list[Page]:
@@ -124,16 +134,10 @@ class PrefixIndex:
         self.idle = 0
         return pages
 
-    def _next(self) -> Entry:
-        while True:
-            _, stamp, page = heappop(self._line)
-            entry = self.by_page.get(page)
-            if entry is not None and entry.stamp == stamp:
-                return entry
-
     def _line_up(self, entry: Entry) -> None:
         if len(self._line) > 2 * self.idle + 64:
             self._line_up_afresh()
+        entry.worth = self._worth(entry, entry.worth)
         heappush(self._line, (entry.worth, entry.stamp, entry.page))
 
     def _line_up_afresh(self) -> None:

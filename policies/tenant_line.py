@@ -77,11 +77,13 @@ class TenantLine:
             tenant.put(request)
         elif kind == "admitted" or kind == "resumed":
             tenant.served[request.id] = request
-            self._leave(tenant, request)
+            tenant.queued.pop(request.id, 0)  # a plan that took it has removed it already
+            self._left(tenant)
         elif kind == "finished":
             if tenant.served.pop(request.id, None) and (request.id not in tenant.queued or request.generated > 0):
                 tenant.banked += self._service(request) / tenant.weight
-            self._leave(tenant, request)
+            if tenant.queued.pop(request.id, 0) is None:
+                self._left(tenant)
 
     def _lift(self, tenant: Tenant) -> None:
         """Somebody who was away does not come back with credit: up to the least of those in line, or the last to go."""
@@ -91,8 +93,9 @@ class TenantLine:
         if least:
             tenant.banked += max(0.0, min(least) - tenant.counter(self._service))
 
-    def _leave(self, tenant: Tenant, request: RequestView) -> None:
-        if tenant.queued.pop(request.id, 0) is None and not tenant.queued:
+    def _left(self, tenant: Tenant) -> None:
+        """Somebody of the tenant's has left the line."""
+        if not tenant.queued:
             self.last_left = tenant.name
             if len(self.tenants) > 64:
                 self._forget()

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from stepwell.core import registry
+from stepwell.core.config import MemoryConfig
+from stepwell.core.events import StepDone, Submitted, UsePolicy
 from stepwell.core.limits import SchedulerLimits
+from stepwell.core.scheduler import Scheduler
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.timeline import Timeline
 from stepwell.tests.policies.playing import order, play
@@ -79,3 +83,17 @@ def test_within_a_tenant_the_order_is_that_of_arrival() -> None:
     run = play("vtc", BOTH, limits=SEATS)
     for ids in (range(1, 201), range(201, 261)):
         assert [id for id in order(run) if id in ids] == list(ids)
+
+
+@pytest.mark.parametrize(("successor", "kept"), [("vtc", [["a", 9.0]]), ("fcfs", None)])
+def test_counters_stay_when_the_options_change(successor: str, kept: object) -> None:
+    """What has ended is in nobody's live requests; only a policy of the same name is told of it."""
+    allocator = registry.make_allocator(MemoryConfig(pages=8))
+    scheduler = Scheduler(SchedulerLimits(), allocator, registry.make_policy, "vtc")
+    scheduler.handle(0, [Submitted(1, 5, 9, tenant="a")])
+    scheduler.handle(1, [StepDone(1)])
+    scheduler.handle(2, [StepDone(2, [1])])
+    assert scheduler.memory() == {"tenants": [["a", 9.0]], "last_left": "a"}
+    scheduler.handle(3, [UsePolicy(successor)])
+    memory = scheduler.memory()
+    assert (memory["tenants"] if isinstance(memory, dict) else None) == kept

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepwell.core.sampling import SamplingParams, TokenLogprob
+from stepwell.core.sampling import GREEDY_BELOW, SamplingParams, TokenLogprob
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
-COLDEST = 1e-5
-"""A temperature below this is greedy."""
 _FEW = 1024
 """So many of the best are sorted first; all of them only if these do not suffice."""
 _MASK = (1 << 64) - 1
@@ -36,7 +34,7 @@ def _mixed(x: int) -> int:
 def is_plain(sampling: SamplingParams, generated: int) -> bool:
     """Whether the next token is simply that of the highest score."""
     return (
-        sampling.temperature < COLDEST
+        sampling.temperature < GREEDY_BELOW
         and not sampling.presence_penalty
         and not sampling.frequency_penalty
         and sampling.repetition_penalty == 1.0
@@ -60,7 +58,7 @@ def choose(
     In this order: penalties, bias, end tokens masked, temperature, top-k, top-p, min-p, draw.
     """
     scores = _adjusted(logits, sampling, tokens, prompt_tokens, barred)
-    if sampling.temperature < COLDEST:
+    if sampling.temperature < GREEDY_BELOW:
         return int(scores.argmax())
     with np.errstate(over="ignore"):  # a cold temperature sends the others to minus infinity, which is meant
         scores = (scores - scores.max()) / sampling.temperature

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+GREEDY_BELOW = 1e-5
+"""A temperature under this is greedy: as a divisor it would overflow."""
+
 
 class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Of one request.  ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 are off.

@@ -50,9 +50,7 @@ class Create(Sampled, kw_only=True):
     instructions: str | None = None
     max_output_tokens: Whole | None = None
     previous_response_id: str | None = None
-    metadata: Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)] | None = (
-        None
-    )
+    metadata: Metadata | None = None
     stream_id: LaneName | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     top_logprobs: Raw = NOTHING
@@ -79,18 +77,15 @@ def chat_of(asked: Create) -> list[Message]:
     said = decode(asked.input, INPUT, "input")
     if not said:
         raise UserError("must be text or a list of messages, and not empty", field="input")
-    messages = [ChatMessage("system", asked.instructions)] if asked.instructions else []
+    messages = messages_of([ChatMessage("system", asked.instructions)]) if asked.instructions else []
     if isinstance(said, str):
-        messages.append(ChatMessage("user", said))
-    else:
-        for index, item in enumerate(said):
-            if item.type != "message":
-                raise UserError(f"only messages are understood, not {item.type!r}", field=f"input[{index}].type")
-            messages.append(ChatMessage("system" if item.role == "developer" else item.role, item.content))
-    try:
-        return messages_of(messages)
-    except UserError as error:
-        raise UserError(error.message, field=error.field.replace("messages[", "input[", 1)) from None
+        return messages + messages_of([ChatMessage("user", said)])
+    for index, item in enumerate(said):
+        if item.type != "message":
+            raise UserError(f"only messages are understood, not {item.type!r}", field=f"input[{index}].type")
+    roles = ["system" if item.role == "developer" else item.role for item in said]
+    items = [ChatMessage(role, item.content) for role, item in zip(roles, said, strict=True)]
+    return messages + messages_of(items, "input")
 
 
 class ResponseEvents:

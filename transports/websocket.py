@@ -120,12 +120,14 @@ class _Socket:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._watch_drain)
-                with service.watching(self._watch), anyio.move_on_after(service.limits.socket_s) as life:
-                    close = await self._read()
-                if life.cancelled_caught:
-                    error = CapacityError("sockets live no longer than this", code="websocket_connection_limit_reached")
-                    await self._say_error(error, None, status=400)
-                    close = (LIFETIME, "lifetime")
+                # The last words are watched too: who takes nothing would wait for its turn to get them for ever.
+                with service.watching(self._watch):
+                    with anyio.move_on_after(service.limits.socket_s) as life:
+                        close = await self._read()
+                    if life.cancelled_caught:
+                        text, code = "sockets live no longer than this", "websocket_connection_limit_reached"
+                        await self._say_error(CapacityError(text, code=code), None, status=400)
+                        close = (LIFETIME, "lifetime")
                 self._tasks.cancel_scope.cancel()
         except* (OSError, WebSocketDisconnect, RuntimeError):
             service.metrics.count("disconnected")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import socket
 
 import pytest
@@ -48,12 +50,82 @@ def test_who_drips_is_given_up_too() -> None:
 def test_a_head_has_a_length_at_most() -> None:
     with serving() as server:
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
-            try:
-                client.sendall(b"GET /health HTTP/1.1\r\n" + b"X-Long: 0123456789abcdef\r\n" * 4000)
-                got = client.recv(65536)
-            except ConnectionResetError:  # what it had not read yet takes the answer with it
-                got = b"HTTP/1.1 431 "
+            client.sendall(b"GET /health HTTP/1.1\r\n" + b"X-Long: 0123456789abcdef\r\n" * 4000)
+            got = client.recv(65536)
         assert got.startswith(b"HTTP/1.1 431 ")
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
             client.sendall(b"GET /health HTTP/1.1\r\n" + b"X-Long: 0123456789abcdef\r\n" * 1000 + b"\r\n")
             assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def streaming(port: int) -> socket.socket:
+    """A connection with a long answer on its way."""
+    body = json.dumps({"stream": True, "messages": [{"role": "user", "content": "z" * 3000}]}).encode()
+    client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n"
+    client.sendall(head % len(body) + body)
+    assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+    return client
+
+
+def cut_off(client: socket.socket, data: bytes, most: int) -> bool:
+    """Whether it is before it has sent so many bytes."""
+    try:
+        for _ in range(most // len(data)):
+            client.sendall(data)
+    except OSError:
+        return True
+    return False
+
+
+def test_a_head_behind_a_running_answer_has_a_length_at_most() -> None:
+    with serving(step_us=20_000) as server, streaming(server.port) as client:
+        client.sendall(b"GET /health HTTP/1.1\r\n")
+        assert cut_off(client, b"X-Long: " + b"y" * 4000 + b"\r\n", 64 << 20)
+
+
+def test_a_head_behind_a_running_answer_that_never_ends_is_given_up() -> None:
+    with serving("--set", "server.body_timeout_s=0.3", step_us=20_000) as server, streaming(server.port) as client:
+        client.sendall(b"GET /hea")
+        got = b""
+        try:
+            while part := client.recv(65536):
+                got += part
+        except ConnectionResetError:
+            pass
+        assert b"[DONE]" not in got
+        assert b"HTTP/1.1 408" not in got
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/nothing"])
+def test_who_sends_a_body_that_nobody_wants_is_told_so(path: str) -> None:
+    """A client of the plainest kind: it looks at nothing before all is sent."""
+    status, goes_on = (413, False) if path.endswith("completions") else (404, True)
+    with serving() as server:
+        client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
+        for _ in range(5):
+            client.request("POST", path, b"x" * (27 << 20))
+            answer = client.getresponse()
+            assert answer.status == status
+            assert json.loads(answer.read())["error"]["message"]
+            assert answer.will_close is not goes_on
+        client.close()
+
+
+def test_a_body_that_nobody_wants_has_a_length_at_most() -> None:
+    with serving() as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
+            client.sendall(b"POST /v1/nothing HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000\r\n\r\n")
+            assert client.recv(65536).startswith(b"HTTP/1.1 404 ")
+            assert cut_off(client, b"x" * 65536, 256 << 20)
+        assert "ok" in server.get("/health")
+
+
+def test_a_body_that_nobody_wants_and_that_never_ends_is_given_up() -> None:
+    with serving("--set", "server.body_timeout_s=0.3") as server:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as client:
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000\r\n\r\nx")
+            got = b""
+            while part := client.recv(65536):
+                got += part
+        assert got.startswith(b"HTTP/1.1 413 ")

@@ -150,10 +150,12 @@ def test_in_4_odd_but_right() -> None:
             chat(temperature=1e-9, top_k=-1, seed=-1, nonsense={"a": [1]}),
             chat(parts),
             {"messages": [{"role": "assistant", "content": None}, *chat()["messages"]]},
+            chat(logprobs=False, top_logprobs=0),
         ):
             assert http.post(CHAT, json=body).json()["choices"][0]["message"]["content"] == "hello"
         assert error_of(http.post(CHAT, json=chat(None))) == (*BAD, "messages[0].content")
-        assert error_of(http.post(CHAT, json=chat([{"type": "image_url"}])))[0] == 400
+        for wrong in ([*parts, {"type": "image_url"}], [*parts, {"type": "text"}]):
+            assert error_of(http.post(CHAT, json=chat(wrong))) == (*BAD, "messages[0].content[2]")
     assert (seen[0].temperature, seen[0].top_k, seen[0].seed) == (0.0, 0, (1 << 63) - 1)
 
 

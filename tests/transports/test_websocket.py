@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from stepwell.tests.transports.house import PATIENCE_S, client, idle, make_service
+from stepwell.tests.transports.house import PATIENCE_S, client, idle, make_service, visit
 from stepwell.transports.service import Service
 
 from starlette.testclient import WebSocketTestSession  # isort: skip
@@ -198,6 +198,8 @@ MISTAKES: list[tuple[Any, int, str, str | None]] = [
     ({"type": "response.cancel", "response_id": "resp_1"}, 400, "invalid_value", "response_id"),
     ({**create(), "input": [{"type": "function_call_output"}]}, 400, "invalid_value", "input[0].type"),
     ({**create(), "input": [{"role": "user"}]}, 400, "invalid_value", "input[0].content"),
+    ({**create(instructions="be brief"), "input": [{"role": "user"}]}, 400, "invalid_value", "input[0].content"),
+    ({**create(), "input": [{"content": [{"type": "x"}]}]}, 400, "invalid_value", "input[0].content[0]"),
 ]
 
 
@@ -258,6 +260,27 @@ def test_close_codes() -> None:
     with client(make_service(server={"socket_s": 0.05})) as http, http.websocket_connect(URL) as socket:
         assert until_end(socket)[-1]["error"]["code"] == "websocket_connection_limit_reached"
         assert closed_with(socket) == 1001
+
+
+def test_who_takes_nothing_is_dropped_at_the_end_of_its_life_too() -> None:
+    """The last words have to wait for a send that never ends."""
+    service = make_service(lengths={1: 100}, server={"socket_s": 0.1, "send_timeout_s": 0.3})
+    coming = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": json.dumps(create())}]
+
+    async def receive() -> Any:
+        return coming.pop(0) if coming else await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "websocket.send":
+            await anyio.sleep_forever()
+
+    async def test(app: Any) -> None:
+        with anyio.fail_after(PATIENCE_S):
+            await app({"type": "websocket", "path": URL, "headers": [], "query_string": b""}, receive, send)
+        assert service.sockets_open == 0
+        assert service.metrics.transport == {"websockets": 1, "slow_client": 1}
+
+    visit(service, test)
 
 
 @pytest.mark.parametrize(

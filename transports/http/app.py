@@ -79,7 +79,7 @@ def create_app(service: Service) -> Starlette:
 
 def _error(request: Request, refusal: Refusal) -> Response:
     headers = {"X-Request-Id": request_id(request), **refusal.headers}
-    if refusal.status == 503:
+    if refusal.status in (408, 413, 503):  # and of a body that nobody reads, the rest need not come
         headers["Connection"] = "close"
     return Response(refusal.body, refusal.status, headers, media_type="application/json")
 

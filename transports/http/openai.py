@@ -285,7 +285,7 @@ async def chat(request: Request) -> Response:
     check_model(service, asked.model)
     requests.check_promises(asked)
     limit = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
-    if asked.top_logprobs is not None and not asked.logprobs:
+    if asked.top_logprobs and not asked.logprobs:
         raise UserError("needs logprobs to be true", field="top_logprobs")
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else -1
     wants = requests.wants_of(asked, service, logprobs=logprobs, limit=limit)

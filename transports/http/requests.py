@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from stepwell.core.errors import UserError
-from stepwell.core.sampling import SamplingParams
+from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
 from stepwell.transports.errors import too_long
 from stepwell.transports.http.decoding import SMALL, decode, items_of
 from stepwell.transports.service import Message, Service, Wants
@@ -25,8 +25,6 @@ MAX_TOOL_CALLS = 256 << 10
 MAX_STOP_LETTERS = 1024
 """Of all stop strings together: each letter is a state of the automaton that looks for them."""
 NOTHING = Raw(b"null")
-GREEDY_BELOW = 1e-5
-"""A temperature under this is greedy: as a divisor it would overflow."""
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -137,11 +135,11 @@ def chat_messages(messages: Raw) -> list[ChatMessage]:
     return decode(messages, MESSAGES, "messages")
 
 
-def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
+def messages_of(messages: Sequence[ChatMessage], field: str = "messages") -> list[Message]:
     """The chat as the template takes it: content as text, null only where nothing was said."""
     if sum(memoryview(each.tool_calls).nbytes for each in messages) > MAX_TOOL_CALLS + 4 * len(messages):
-        raise UserError(f"tool calls take more than {MAX_TOOL_CALLS >> 10} KiB", field="messages")
-    return [_message(each, f"messages[{index}]") for index, each in enumerate(messages)]
+        raise UserError(f"tool calls take more than {MAX_TOOL_CALLS >> 10} KiB", field=field)
+    return [_message(each, f"{field}[{index}]") for index, each in enumerate(messages)]
 
 
 def _message(message: ChatMessage, field: str) -> Message:
@@ -149,7 +147,9 @@ def _message(message: ChatMessage, field: str) -> Message:
     if isinstance(content, list):
         for index, part in enumerate(content):
             if part.type not in ("text", "input_text", "output_text") or part.text is None:
-                raise UserError(f"only parts of text are understood, not {part.type!r}", field=f"{field}[{index}]")
+                raise UserError(
+                    f"only parts of text are understood, not {part.type!r}", field=f"{field}.content[{index}]"
+                )
         content = "".join(part.text or "" for part in content)
     if content is None:
         if message.role != "assistant":

@@ -344,10 +344,7 @@ class Service:
     def _submit(
         self, place: int, index: int, prompt: list[int], keys: list[int], wants: Wants, stops: StopStrings
     ) -> Choice:
-        sampling = wants.sampling
-        if index and sampling.seed is not None:
-            # Or all choices of one seed would be the same.
-            sampling = msgspec.structs.replace(sampling, seed=(sampling.seed + index) & ((1 << 63) - 1))
+        sampling = wants.sampling if index == 0 else _of_a_later_choice(wants.sampling, index)
         most = self.context - len(prompt)
         if wants.max_tokens is not None:
             # For none, one is computed and dropped: a request without would be a case of its own in every policy.
@@ -393,3 +390,9 @@ class Service:
                 generation.tell()
             elif isinstance(each, Preempted) and each.request in watched:
                 watched[each.request][0].preemptions += 1
+
+
+def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:
+    """A seed of its own, or all would be the same; and nothing of the prompt, which the first has told."""
+    seed = first.seed if first.seed is None else (first.seed + index) & ((1 << 63) - 1)
+    return msgspec.structs.replace(first, seed=seed, prompt_logprobs=-1)

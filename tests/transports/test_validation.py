@@ -27,6 +27,7 @@ BAD = 400, "invalid_value"
         (TEXT, {}, "prompt"),
         (TEXT, {"prompt": "x", "max_tokens": 0}, "max_tokens"),
         (TEXT, {"prompt": "x", "max_tokens": 0, "echo": True, "logprobs": 1}, "logprobs"),
+        (TEXT, {"prompt": "x", "echo": True, "logprobs": 6}, "logprobs"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {}, "messages"),
         (CHAT, chat(""), "messages"),

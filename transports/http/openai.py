@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,15 +17,19 @@ from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.http import requests, sse
 from stepwell.transports.http.body import read_body, request_id, service_of
+from stepwell.transports.http.columns import Columns, columns, columns_of_prompt
 from stepwell.transports.http.decoding import decode_body
 from stepwell.transports.http.requests import CompletionRequest, Sampled
 from stepwell.transports.http.sse import EventStream, unless_gone
 from stepwell.transports.service import Service, Wants
 
 Json = dict[str, Any]
-Row = tuple[int, float | None, Sequence[tuple[int, float]] | None]
-"""A token, its log-probability, and the best there were in its place."""
+Logprobs = Json | Raw
 
+ECHO_LOGPROBS = 5
+"""The best tokens in each place of a prompt, at most."""
+ECHO_ROWS = 1 << 18
+"""Log-probabilities of prompts in one answer, at most: of each choice's prompt, each token's own and the best."""
 ENGINE_ID = "X-Stepwell-Request"
 """The header that says under which numbers the journal has it."""
 
@@ -66,11 +71,14 @@ class _Shape:
 
     # ---- the three places
 
+    async def prepare(self, generation: Generation) -> None:
+        """Make what takes long, as far as it is known, before ``events`` or ``answer`` is called."""
+
     def begins(self, choice: Choice) -> bool:
-        """Whether what it begins with is known."""
+        """Whether what it begins with is made."""
         return True
 
-    def opening(self, choice: Choice) -> list[tuple[Json, Json | None]]:
+    def opening(self, choice: Choice) -> list[tuple[Json, Logprobs | None]]:
         """What a choice begins with, and its log-probabilities."""
         return []
 
@@ -129,7 +137,7 @@ class _Shape:
         return before, after
 
     def _chunk(
-        self, generation: Generation, index: int, body: Json, reason: str | None, logprobs: Json | None = None
+        self, generation: Generation, index: int, body: Json, reason: str | None, logprobs: Logprobs | None = None
     ) -> Json:
         choice = {"index": index, **body, "logprobs": logprobs, "finish_reason": reason}
         made = self.frame(self.piece, [choice])
@@ -152,7 +160,7 @@ class _Shape:
 
     # ---- log-probabilities
 
-    def all_logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
+    def all_logprobs(self, choice: Choice, start: int, stop: int) -> Logprobs | None:
         """Of an answer in one piece."""
         return self.logprobs(choice, start, stop)
 
@@ -173,7 +181,7 @@ class ChatShape(_Shape):
 
     prefix, whole, piece = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def opening(self, choice: Choice) -> list[tuple[Json, Json | None]]:
+    def opening(self, choice: Choice) -> list[tuple[Json, Logprobs | None]]:
         return [({"delta": {"role": "assistant", "content": ""}}, None)]
 
     def delta(self, text: str) -> Json:
@@ -211,16 +219,28 @@ class CompletionShape(_Shape):
         self._n = request.n or 1
         self._of_prompt = bool(echoes) and request.logprobs is not None and request.logprobs is not False
         self._offsets: dict[int, int] = {}
+        self._prompts: dict[int, Columns] = {}
+        """By prompt: the rows of its tokens."""
 
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._n] if self._echoes else ""
 
-    def begins(self, choice: Choice) -> bool:
-        known = len(choice.stream.prompt_logprobs) + 1 >= len(choice.prompt)
-        return not self._of_prompt or known or bool(choice.stream.tokens) or choice.over
+    async def prepare(self, generation: Generation) -> None:
+        if not self._of_prompt:
+            return
+        firsts = generation.choices[:: self._n]
+        while known := [place for place, first in enumerate(firsts) if place not in self._prompts and _knows(first)]:
+            first = firsts[known[0]]
+            self._prompts[known[0]] = await columns_of_prompt(first.prompt, first.stream.prompt_logprobs, self.token)
 
-    def opening(self, choice: Choice) -> list[tuple[Json, Json | None]]:
-        return [({"text": self._echo(choice.index)}, self._prompt_logprobs(choice))] if self._echoes else []
+    def begins(self, choice: Choice) -> bool:
+        return not self._of_prompt or choice.index // self._n in self._prompts
+
+    def opening(self, choice: Choice) -> list[tuple[Json, Logprobs | None]]:
+        if not self._echoes:
+            return []
+        mine = self._prompts.get(choice.index // self._n)
+        return [({"text": self._echo(choice.index)}, mine.raw() if mine else None)]
 
     def delta(self, text: str) -> Json:
         return {"text": text}
@@ -235,33 +255,18 @@ class CompletionShape(_Shape):
         if not choice.logprobs:
             return None
         offset = self._offsets.get(choice.index, len(self._echo(choice.index)))
-        made, self._offsets[choice.index] = self._columns(self.rows(choice, start, stop), offset)
+        made, self._offsets[choice.index] = columns(self.rows(choice, start, stop), offset, self.token)
         return made
 
-    def all_logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
-        mine, answer = self._prompt_logprobs(choice), self.logprobs(choice, start, stop)
-        if mine is None or answer is None:
-            return mine or answer
-        return {name: [*mine[name], *answer[name]] for name in mine}
+    def all_logprobs(self, choice: Choice, start: int, stop: int) -> Logprobs | None:
+        mine, answer = self._prompts.get(choice.index // self._n), self.logprobs(choice, start, stop)
+        return answer if mine is None else mine.raw(answer)
 
-    def _prompt_logprobs(self, choice: Choice) -> Json | None:
-        """The first token has none: nothing is before it."""
-        if not self._of_prompt:
-            return None
-        given = ((each.logprob, each.top) for each in choice.stream.prompt_logprobs)
-        rows = zip(choice.prompt, [(None, None), *given], strict=False)
-        return self._columns(((id, logprob, top) for id, (logprob, top) in rows), 0)[0]
 
-    def _columns(self, rows: Iterable[Row], offset: int) -> tuple[Json, int]:
-        """As this endpoint shows them, and where the text after them begins."""
-        tokens, values, tops, offsets = [], [], [], []
-        for id, logprob, top in rows:
-            tokens.append(self.token(id))
-            values.append(logprob)
-            tops.append(None if top is None else {self.token(other): value for other, value in top})
-            offsets.append(offset)
-            offset += len(tokens[-1])
-        return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}, offset
+def _knows(choice: Choice) -> bool:
+    """Whether all that there will be of its prompt's log-probabilities is there."""
+    known = len(choice.stream.prompt_logprobs) + 1 >= len(choice.prompt)
+    return known or bool(choice.stream.tokens) or choice.over
 
 
 # ------------------------------------------------------------------------------------------------ endpoints
@@ -306,6 +311,8 @@ async def completions(request: Request) -> Response:
     if asked.suffix:
         raise UserError("filling in the middle is not supported", field="suffix")
     logprobs = -1 if asked.logprobs is None or asked.logprobs is False else int(asked.logprobs)
+    if asked.echo and logprobs > ECHO_LOGPROBS:
+        raise UserError(f"with echo at most {ECHO_LOGPROBS}, got {logprobs}", field="logprobs")
     wants = requests.wants_of(asked, service, logprobs=logprobs, least=0 if asked.echo else 1)
     replace = msgspec.structs.replace
     if asked.echo:
@@ -317,6 +324,9 @@ async def completions(request: Request) -> Response:
         prompts = await requests.prompts_of(asked.prompt, service)
         if len(prompts) * wants.n > service.limits.max_choices:
             raise UserError(f"n times the prompts is at most {service.limits.max_choices} here", field="n")
+        rows = sum(map(len, prompts)) * wants.n * (1 + wants.sampling.prompt_logprobs)
+        if rows > ECHO_ROWS:
+            raise UserError(f"tokens of the prompts, times n, times 1 + this: at most {ECHO_ROWS}", field="logprobs")
         echoes = await _texts(service, prompts) if asked.echo else []
         return await _accepted(service, prompts, wants), CompletionShape(service, asked, echoes)
 
@@ -350,13 +360,15 @@ async def _answer(
     if asked.stream:
         generation, shape = await unless_gone(request, service, begin)
         headers[ENGINE_ID] = generation.requests
-        return EventStream(service, generation, shape.events, shape.closing, headers)
+        prepare = shape.prepare if isinstance(shape, CompletionShape) else None
+        return EventStream(service, generation, shape.events, shape.closing, headers, prepare)
 
     async def whole() -> bytes:
         generation, shape = await begin()
         headers[ENGINE_ID] = generation.requests
         try:
             await generation.finished()
+            await shape.prepare(generation)
             return msgspec.json.encode(shape.answer(generation))
         finally:
             generation.close()

@@ -10,7 +10,7 @@ chunks go past the layers of the application that look at heads only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import anyio
@@ -73,7 +73,9 @@ class EventStream(Response):
         events: Events,
         closing: Events,
         headers: Mapping[str, str],
+        prepare: Callable[[Generation], Awaitable[None]] | None = None,
     ) -> None:
+        """``prepare`` is awaited before ``events`` is called, for what would hold others up."""
         super().__init__(headers={**HEADERS, **headers}, media_type="text/event-stream")
         # Without a length: it is not known, and the connection says where the end is.
         self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
@@ -81,6 +83,7 @@ class EventStream(Response):
         self._generation = generation
         self._events = events
         self._closing = closing
+        self._prepare = prepare
         self._over = False
         self._silent = False
         self._watch: Watch
@@ -125,6 +128,8 @@ class EventStream(Response):
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         watch.sent()
         while not self._over:
+            if self._prepare is not None:
+                await self._prepare(generation)
             body = self._next()
             if body:
                 watch.sending()

@@ -19,7 +19,6 @@ from stepwell.core.schema import nearest
 from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.service import ChatTemplate, Message, Model
 
-
 NAMES = (ECHO, "smollm2")
 """Models that are named and not looked for."""
 

@@ -82,7 +82,6 @@ def run(args: argparse.Namespace) -> int:
     for note in resolved.notes:
         print(f"note: {note}", file=sys.stderr)
     configure()
-    print(f"loading {resolved.config.model.path} …", file=sys.stderr)
     try:
         import uvicorn  # lazy: an extra
 
@@ -93,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     config = complete(resolved.config)
     listener = _listen(config)
     with listener:
+        print(f"loading {config.model.path} …", flush=True)
         model = open_model(config)
         try:
             service, journal = _service(config, model, args.journal)
@@ -259,7 +259,9 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
 def _model(place: Place) -> str:
     """What executes the steps, and where."""
     info = place.open()
-    what = f"{info.model} in {info.dtype} on {info.device}, {many(info.threads, 'thread')}" if info.dtype else info.model
+    what = (
+        f"{info.model} in {info.dtype} on {info.device}, {many(info.threads, 'thread')}" if info.dtype else info.model
+    )
     return f"model: {what}, {place.where}"
 
 

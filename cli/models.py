@@ -15,12 +15,17 @@ from stepwell.core.config import Config
 from stepwell.core.errors import UserError
 from stepwell.core.placement import Place
 from stepwell.core.placement_open import make_place
+from stepwell.core.schema import nearest
 from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.service import ChatTemplate, Message, Model
+
+NAMES = (ECHO, "smollm2")
+"""Models that are named and not looked for."""
 
 
 def open_model(config: Config) -> Model:
     """Load the model that ``config.model`` names; every way in which that can fail is an error that names it."""
+    _check_path(config.model.path)
     place = make_place(config)
     try:
         # The tokenizer is read here while the weights are read there.
@@ -29,6 +34,14 @@ def open_model(config: Config) -> Model:
     except BaseException:
         place.close()
         raise
+
+
+def _check_path(path: str) -> None:
+    """Before anything heavy is loaded."""
+    if path not in NAMES and not Path(path).expanduser().exists():
+        near = nearest(path, NAMES)
+        hint = f"; did you mean {near!r}?" if near else f" ({', '.join(NAMES)} need none)"
+        raise UserError(f"{path}: no such file or folder{hint}", field="model.path")
 
 
 def _echo(config: Config, name: str, place: Place) -> Model:

@@ -24,6 +24,7 @@ from stepwell.core.config_load import DEFAULT, Resolved
 from stepwell.core.errors import UserError
 from stepwell.core.registry import complete
 from stepwell.sim.scenario import read_scenario
+from stepwell.sim.wording import many
 
 if TYPE_CHECKING:
     import uvicorn
@@ -91,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     config = complete(resolved.config)
     listener = _listen(config)
     with listener:
+        print(f"loading {config.model.path} …", flush=True)
         model = open_model(config)
         try:
             service, journal = _service(config, model, args.journal)
@@ -116,7 +118,7 @@ def _resolve(file: str | None, overrides: list[str]) -> Resolved:
     if not smaller:
         return resolved
     resolved = read_scenario(file, overrides=[*smaller, *overrides], environ=os.environ)
-    note = f"for a real model, unless said otherwise: {', '.join(smaller)}"
+    note = f"sized for a real model without an accelerator, as nothing else was set: {', '.join(smaller)}"
     return msgspec.structs.replace(resolved, notes=(*resolved.notes, note))
 
 
@@ -257,7 +259,9 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
 def _model(place: Place) -> str:
     """What executes the steps, and where."""
     info = place.open()
-    what = f"{info.model} in {info.dtype} on {info.device}, {info.threads} threads" if info.dtype else info.model
+    what = (
+        f"{info.model} in {info.dtype} on {info.device}, {many(info.threads, 'thread')}" if info.dtype else info.model
+    )
     return f"model: {what}, {place.where}"
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -88,6 +88,19 @@ class Tokenizer(Protocol):
         ...
 
 
+class PromptIds(list[int]):
+    """Token ids that are known to be 0 to ``below`` - 1, and that nobody changes.
+
+    All choices of a prompt share them, and nobody looks through them again: a million would hold every stream up.
+    """
+
+    __slots__ = ("below",)
+
+    def __init__(self, ids: Iterable[int], below: int) -> None:
+        super().__init__(ids)
+        self.below = below
+
+
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What was found when a backend was made; sizes in bytes, 0 and empty where it has no such thing.
 
@@ -112,6 +125,8 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ``UserError`` for a token that the model does not have, or no token at all."""
         if not prompt:
             raise UserError("must hold at least one token", field="prompt")
+        if isinstance(prompt, PromptIds) and prompt.below <= self.vocab_size:
+            return
         if self.vocab_size and not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
             wrong = next(each for each in prompt if not 0 <= each < self.vocab_size)
             raise UserError(f"token {wrong} is outside 0 … {self.vocab_size - 1}", field="prompt")

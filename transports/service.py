@@ -21,6 +21,7 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.events import Event, Submitted
+from stepwell.core.execution import PromptIds
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
@@ -280,7 +281,7 @@ class Service:
 
     # ------------------------------------------------------------------------------------------- prompts
 
-    def text_prompt(self, text: str, field: str) -> list[int]:
+    def text_prompt(self, text: str, field: str) -> PromptIds:
         """The token ids of ``text``; raises ``RequestError`` if it is provably too long before anything is done.
 
         Call it by ``aside.unless_short``, for all texts of a request at once: it may take microseconds a letter.
@@ -290,27 +291,27 @@ class Service:
         encode = self.model.encode or self.model.tokenizer.encode
         return self.check_length(encode(text), field)
 
-    async def chat_prompt(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> list[int]:
+    async def chat_prompt(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> PromptIds:
         """The token ids of a chat that asks for its next answer."""
         size = sum(len(str(message.get("content") or "")) for message in messages)
         if size > self._most_bytes:
             raise too_long(None, self.context, field)
-        return self.check_length(await self.aside(self.model.template, messages, arguments), field)
+        return await self.aside(lambda: self.check_length(self.model.template(messages, arguments), field))
 
-    def check_length(self, ids: list[int], field: str) -> list[int]:
-        """Neither empty nor too long.  Looks at none of them: with a million, that would hold every stream up."""
+    def check_length(self, ids: list[int], field: str) -> PromptIds:
+        """Neither empty nor too long.  Looks at none of them: the tokenizer knows its own tokens."""
         if not ids:
             raise UserError("must hold at least one token", field=field)
         if len(ids) >= self.context:
             raise too_long(len(ids), self.context, field)
-        return ids
+        return PromptIds(ids, self.model.tokenizer.vocab_size)
 
-    def check_prompt(self, ids: list[int], field: str) -> list[int]:
+    def check_prompt(self, ids: list[int], field: str) -> PromptIds:
         """Ids that a client sent: the same, and of this model's vocabulary."""
-        self.check_length(ids, field)
-        if not 0 <= min(ids) <= max(ids) < self.model.tokenizer.vocab_size:
-            raise UserError(f"token ids are 0 to {self.model.tokenizer.vocab_size - 1}", field=field)
-        return ids
+        made = self.check_length(ids, field)
+        if not 0 <= min(ids) <= max(ids) < made.below:
+            raise UserError(f"token ids are 0 to {made.below - 1}", field=field)
+        return made
 
     # ------------------------------------------------------------------------------------------- answers
 

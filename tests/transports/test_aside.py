@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import anyio
 import pytest
 
-from stepwell.core.errors import StepwellError
-from stepwell.tests.transports.house import client, make_service
+from stepwell.core.errors import StepwellError, UserError
+from stepwell.core.execution import BackendInfo, PromptIds
+from stepwell.core.sampling import GREEDY, SamplingParams
+from stepwell.sim.backend import EchoBackend
+from stepwell.sim.cost.linear import Linear
+from stepwell.tests.transports.house import chat, client, make_service
 from stepwell.transports.aside import Aside
 from stepwell.transports.echo import ByteTokenizer
 
@@ -70,6 +74,55 @@ def test_a_short_prompt_needs_no_thread() -> None:
         loop = http.portal.call(threading.get_ident)
         http.post(TEXT, json={"prompt": ["x" * 100] * 16, "max_tokens": 1})
     assert noting.encoded == [(loop, 100)] * 16
+
+
+class Taking(EchoBackend):
+    """Has a vocabulary, looks at prompts as a place does, and notes what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__(cost=Linear(Linear.Options()))
+        self.given: list[Sequence[int]] = []
+
+    def admit(
+        self,
+        request: int,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: SamplingParams = GREEDY,
+        output: Sequence[int] = (),
+    ) -> None:
+        BackendInfo(model="echo", vocab_size=256).check_prompt(prompt)
+        self.given.append(prompt)
+        super().admit(request, prompt, max_tokens, sampling, output)
+
+
+def test_hc_3_a_prompt_s_ids_are_looked_through_once_at_most_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once if a client sent them, never if they are the tokenizer's; however many choices there are."""
+    looks: list[int] = []
+
+    def look(ids: PromptIds) -> Iterator[int]:
+        looks.append(len(ids))
+        return list.__iter__(ids)
+
+    monkeypatch.setattr(PromptIds, "__iter__", look)
+    backend = Taking()
+    with client(make_service(backend=backend)) as http:
+        http.post("/v1/chat/completions", json=chat("a" * 40, n=3, max_tokens=1))
+        http.post(TEXT, json={"prompt": ["b" * 50, [99] * 60], "n": 3, "max_tokens": 1})
+        wrong = http.post(TEXT, json={"prompt": [97, 256], "n": 3, "max_tokens": 1})
+    assert wrong.status_code == 400
+    assert [len(each) for each in backend.given] == [40] * 3 + [50] * 3 + [60] * 3
+    assert len({id(each) for each in backend.given}) == 3
+    assert looks == []
+
+
+def test_ids_of_a_larger_vocabulary_are_looked_through() -> None:
+    info = BackendInfo(model="small", vocab_size=100)
+    info.check_prompt(PromptIds([99], below=100))
+    with pytest.raises(UserError):
+        info.check_prompt(PromptIds([100], below=101))
+    with pytest.raises(UserError):
+        info.check_prompt(PromptIds([], below=100))
 
 
 def test_who_leaves_before_the_turn_comes_costs_nothing() -> None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from stepwell.core.errors import UserError
+from stepwell.core.execution import PromptIds
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
 from stepwell.transports.errors import too_long
 from stepwell.transports.http.decoding import SMALL, decode, items_of
@@ -213,7 +214,7 @@ def _sampling(request: Sampled, defaults: Mapping[str, Any], logprobs: int) -> S
     return SamplingParams(**given, logprobs=logprobs, stop_token_ids=tuple(request.stop_token_ids or ()))
 
 
-async def prompts_of(prompt: Raw, service: Service) -> list[list[int]]:
+async def prompts_of(prompt: Raw, service: Service) -> list[PromptIds]:
     """A text, token ids, or a list of either, as the token ids of each prompt."""
     field = "prompt"
     begin = _begin(prompt)
@@ -224,7 +225,7 @@ async def prompts_of(prompt: Raw, service: Service) -> list[list[int]]:
         items = items_of(prompt, service.limits.max_choices, field)
         prompts = {f"{field}[{index}]": each for index, each in enumerate(items)}
 
-    def make() -> list[list[int]]:
+    def make() -> list[PromptIds]:
         return [_prompt(each, service, where) for where, each in prompts.items()]
 
     return await service.aside.unless_short(memoryview(prompt).nbytes, make)
@@ -238,7 +239,7 @@ def _begin(raw: Raw) -> bytes:
     return match[1] or b"[" + match[2].strip(b"]")
 
 
-def _prompt(raw: Raw, service: Service, field: str) -> list[int]:
+def _prompt(raw: Raw, service: Service, field: str) -> PromptIds:
     begin = _begin(raw)
     if begin.startswith(b'"'):
         return service.text_prompt(decode(raw, TEXT, field), field)

@@ -57,6 +57,18 @@ class Create(Sampled, kw_only=True):
     generate: bool | None = None
 
 
+class _Echoed(msgspec.Struct):
+    """What is told back of a request.  Nothing else is kept of it: a single ``Raw`` would be the whole message."""
+
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str] | None
+    service_tier: str | None
+    stream_id: str | None
+    temperature: float | None
+    top_p: float | None
+
+
 INPUT: msgspec.json.Decoder[str | list[InputItem] | None] = msgspec.json.Decoder(str | list[InputItem] | None)
 
 
@@ -98,7 +110,7 @@ class ResponseEvents:
         self.over = False
         """The last event was given."""
         self._service = service
-        self._asked = asked
+        self._asked = msgspec.convert(asked, _Echoed, from_attributes=True)
         self._item = f"msg_{uuid.uuid4().hex}"
         self._created_at = int(time.time())
         self._next = 0

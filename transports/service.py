@@ -36,6 +36,7 @@ from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 
 log = structlog.get_logger("stepwell.service")
@@ -149,6 +150,8 @@ class Service:
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
+        self._promised: set[object] = set()
+        self.unstarted = Unstarted(self.limits.sockets_mib)
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -219,9 +222,25 @@ class Service:
         """Take nothing new; what runs goes on."""
         self.draining = True
 
+    def check_taking(self) -> None:
+        """Raises ``CapacityError`` if nothing new is taken."""
+        if self.draining:
+            raise CapacityError("the server is draining", code="draining")
+
+    def promise(self, response: object) -> None:
+        """It will begin later, even if the server drains by then; ``kept`` says that it began, or never will."""
+        self.check_taking()
+        self._promised.add(response)
+
+    def kept(self, response: object) -> None:
+        """Harmless the second time."""
+        self._promised.discard(response)
+        if not self._promised and not self._open:
+            self._idle.set()
+
     async def drained(self) -> None:
         """Wait until nothing is in progress, or nobody waits for that any more."""
-        while self._open and not self.stopping.is_set():
+        while (self._open or self._promised) and not self.stopping.is_set():
             self._idle = anyio.Event()
             await self._idle.wait()
 
@@ -322,8 +341,10 @@ class Service:
 
     def start(self, prompts: Sequence[list[int]], wants: Wants, keys: Sequence[list[int]] = ()) -> Generation:
         """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
-        if self.draining or self._tasks is None:
-            raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
+        if self.stopping.is_set():
+            raise shutting_down()
+        if self._tasks is None:
+            raise CapacityError("not started", code="draining")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
         stops = StopStrings(wants.stop)

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from stepwell.core.errors import StepwellError, UserError
+from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Generation
 from stepwell.transports.http.decoding import SMALL, decode, items_of
@@ -27,7 +28,7 @@ from stepwell.transports.http.requests import (
     Whole,
     messages_of,
 )
-from stepwell.transports.service import Message, Service
+from stepwell.transports.service import Service
 
 Json = dict[str, Any]
 Metadata = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]

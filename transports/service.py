@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -32,6 +32,7 @@ from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
+from stepwell.transports.chat import ChatTemplate, Message
 from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
@@ -45,17 +46,6 @@ T = TypeVar("T")
 
 THREADS = 4
 """For tokenising, templates and page keys."""
-
-Message = Mapping[str, Any]
-"""One of a chat: ``role``, ``content`` as text, and whatever else the client sent."""
-
-
-class ChatTemplate(Protocol):
-    """Messages to the token ids of a prompt that asks for the next answer.  It may block: it is called in a thread."""
-
-    def __call__(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
-        """``arguments`` are the client's ``chat_template_kwargs``; raises ``UserError`` if the template refuses."""
-        ...
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,8 +140,7 @@ class Service:
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
-        self._promised: set[object] = set()
-        self.unstarted = Unstarted(self.limits.sockets_mib)
+        self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -227,20 +216,9 @@ class Service:
         if self.draining:
             raise CapacityError("the server is draining", code="draining")
 
-    def promise(self, response: object) -> None:
-        """It will begin later, even if the server drains by then; ``kept`` says that it began, or never will."""
-        self.check_taking()
-        self._promised.add(response)
-
-    def kept(self, response: object) -> None:
-        """Harmless the second time."""
-        self._promised.discard(response)
-        if not self._promised and not self._open:
-            self._idle.set()
-
     async def drained(self) -> None:
-        """Wait until nothing is in progress, or nobody waits for that any more."""
-        while (self._open or self._promised) and not self.stopping.is_set():
+        """Wait until nothing is in progress or waits in a lane, or nobody waits for that any more."""
+        while (self._open or self.unstarted.size) and not self.stopping.is_set():
             self._idle = anyio.Event()
             await self._idle.wait()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from stepwell.core.errors import CapacityError
 
 
@@ -11,10 +13,13 @@ class Unstarted:
     A single one is always taken: how large it may be is said elsewhere.
     """
 
-    def __init__(self, most_mib: float, above: Unstarted | None = None) -> None:
+    def __init__(
+        self, most_mib: float, above: Unstarted | None = None, emptied: Callable[[], None] = lambda: None
+    ) -> None:
         self.size = 0
         self._most = int(most_mib * (1 << 20))
         self._above = above
+        self._emptied = emptied
 
     def take(self, size: int) -> None:
         """Raises ``CapacityError`` if there is no room."""
@@ -29,3 +34,5 @@ class Unstarted:
         if self._above is not None:
             self._above.give(size)
         self.size -= size
+        if not self.size:
+            self._emptied()

@@ -202,7 +202,6 @@ class _Socket:
         if lane is not None and len(lane.responses) >= limits.lane_queue:
             raise CapacityError(f"a lane holds {limits.lane_queue} responses at most", code="lane_full")
         self._unstarted.take(size)
-        service.promise(running)
         if lane is None:
             lane = self._lanes[asked.stream_id] = _Lane(limits.lane_queue)
             self._tasks.start_soon(self._run_lane, asked.stream_id, lane)
@@ -261,7 +260,6 @@ class _Socket:
 
     def _begun(self, running: _Running) -> None:
         """It began, or never will.  Harmless the second time."""
-        self._service.kept(running)
         self._unstarted.give(running.size)
         running.size, running.messages, running.arguments = 0, [], {}
 

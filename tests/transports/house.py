@@ -76,7 +76,6 @@ def idle(service: Service) -> bool:
         and (metrics.running, metrics.waiting, metrics.pages) == (0, 0, 0)
         and not service._open
         and not service._watched
-        and not service._promised
         and not service.unstarted.size
     )
 

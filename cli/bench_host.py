@@ -23,9 +23,10 @@ from stepwell.core.protocols import BackendInfo, StepResult, Tokenizer
 from stepwell.core.registry import complete
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId, StepId
+from stepwell.transports.chat import Message
 from stepwell.transports.echo import ByteTokenizer
 from stepwell.transports.generation import Generation
-from stepwell.transports.service import Message, Model, Service, Wants
+from stepwell.transports.service import Model, Service, Wants
 
 PROMPT_TOKENS = 16
 WARM_UP = 20

@@ -16,8 +16,9 @@ from stepwell.core.errors import UserError
 from stepwell.core.placement import Place
 from stepwell.core.placement_open import make_place
 from stepwell.core.schema import nearest
+from stepwell.transports.chat import ChatTemplate, Message
 from stepwell.transports.echo import ByteTokenizer, last_message
-from stepwell.transports.service import ChatTemplate, Message, Model
+from stepwell.transports.service import Model
 
 NAMES = (ECHO, "smollm2")
 """Models that are named and not looked for."""

@@ -181,6 +181,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """``stream_id`` lanes of one WebSocket."""
     lane_queue: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
     """Responses in one lane, the one in progress included."""
+    socket_mib: Annotated[float, msgspec.Meta(gt=0, le=65_536)] = 16.0
+    """Responses of one WebSocket that wait for their turn in a lane take so much, at most; a single one always may."""
+    sockets_mib: Annotated[float, msgspec.Meta(gt=0, le=65_536)] = 256.0
+    """Those of all WebSockets together."""
     socket_s: Seconds = 3600.0
     """Life of a WebSocket, at most."""
     offload_kib: Count = 4

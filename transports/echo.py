@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stepwell.transports.service import Message
+from stepwell.transports.chat import Message
 
 
 class ByteTokenizer:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from stepwell.core.errors import StepwellError, UserError
+from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Generation
 from stepwell.transports.http.decoding import SMALL, decode, items_of
@@ -27,7 +28,7 @@ from stepwell.transports.http.requests import (
     Whole,
     messages_of,
 )
-from stepwell.transports.service import Message, Service
+from stepwell.transports.service import Service
 
 Json = dict[str, Any]
 Metadata = Annotated[dict[str, Annotated[str, msgspec.Meta(max_length=512)]], msgspec.Meta(max_length=16)]
@@ -55,6 +56,18 @@ class Create(Sampled, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     top_logprobs: Raw = NOTHING
     generate: bool | None = None
+
+
+class _Echoed(msgspec.Struct):
+    """What is told back of a request.  Nothing else is kept of it: a single ``Raw`` would be the whole message."""
+
+    instructions: str | None
+    max_output_tokens: int | None
+    metadata: dict[str, str] | None
+    service_tier: str | None
+    stream_id: str | None
+    temperature: float | None
+    top_p: float | None
 
 
 INPUT: msgspec.json.Decoder[str | list[InputItem] | None] = msgspec.json.Decoder(str | list[InputItem] | None)
@@ -98,7 +111,7 @@ class ResponseEvents:
         self.over = False
         """The last event was given."""
         self._service = service
-        self._asked = asked
+        self._asked = msgspec.convert(asked, _Echoed, from_attributes=True)
         self._item = f"msg_{uuid.uuid4().hex}"
         self._created_at = int(time.time())
         self._next = 0

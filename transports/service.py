@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -32,10 +32,12 @@ from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
+from stepwell.transports.chat import ChatTemplate, Message
 from stepwell.transports.errors import Refusal, refusal_of, too_long
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 
 log = structlog.get_logger("stepwell.service")
@@ -44,17 +46,6 @@ T = TypeVar("T")
 
 THREADS = 4
 """For tokenising, templates and page keys."""
-
-Message = Mapping[str, Any]
-"""One of a chat: ``role``, ``content`` as text, and whatever else the client sent."""
-
-
-class ChatTemplate(Protocol):
-    """Messages to the token ids of a prompt that asks for the next answer.  It may block: it is called in a thread."""
-
-    def __call__(self, messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
-        """``arguments`` are the client's ``chat_template_kwargs``; raises ``UserError`` if the template refuses."""
-        ...
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +140,7 @@ class Service:
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
+        self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
@@ -219,9 +211,14 @@ class Service:
         """Take nothing new; what runs goes on."""
         self.draining = True
 
+    def check_taking(self) -> None:
+        """Raises ``CapacityError`` if nothing new is taken."""
+        if self.draining:
+            raise CapacityError("the server is draining", code="draining")
+
     async def drained(self) -> None:
-        """Wait until nothing is in progress, or nobody waits for that any more."""
-        while self._open and not self.stopping.is_set():
+        """Wait until nothing is in progress or waits in a lane, or nobody waits for that any more."""
+        while (self._open or self.unstarted.size) and not self.stopping.is_set():
             self._idle = anyio.Event()
             await self._idle.wait()
 
@@ -322,8 +319,10 @@ class Service:
 
     def start(self, prompts: Sequence[list[int]], wants: Wants, keys: Sequence[list[int]] = ()) -> Generation:
         """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
-        if self.draining or self._tasks is None:
-            raise CapacityError("the server is draining" if self.draining else "not started", code="draining")
+        if self.stopping.is_set():
+            raise shutting_down()
+        if self._tasks is None:
+            raise CapacityError("not started", code="draining")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
         stops = StopStrings(wants.stop)

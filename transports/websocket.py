@@ -28,6 +28,7 @@ from stepwell.transports.http.requests import wants_of
 from stepwell.transports.responses import Create, ResponseEvents, chat_of
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 
 GOING_AWAY, NOT_TEXT, POLICY, TOO_BIG = 1001, 1003, 1008, 1009
@@ -78,9 +79,15 @@ def _origin_allowed(socket: WebSocket, service: Service) -> bool:
 class _Running:
     """One response that is in line in its lane, or on its way."""
 
-    def __init__(self, asked: Create, events: ResponseEvents) -> None:
-        self.asked = asked
-        self.events = events
+    def __init__(self, service: Service, asked: Create, size: int) -> None:
+        """``size``: of its message, in bytes."""
+        limit = "max_tokens" if asked.max_output_tokens is None else "max_output_tokens"
+        self.size = size
+        self.stream_id = asked.stream_id
+        self.wants = wants_of(asked, service, limit=limit)
+        self.messages = chat_of(asked)
+        self.arguments = asked.chat_template_kwargs or {}
+        self.events = ResponseEvents(service, asked)
         self.generation: Generation | None = None
 
     def cancel(self) -> None:
@@ -109,6 +116,7 @@ class _Socket:
         self._lane_over = Bell()
         # Not anyio's, which gives the loop a turn even if nobody holds it: that is a task switch a chunk.
         self._sending = asyncio.Lock()
+        self._unstarted = Unstarted(service.limits.socket_mib, service.unstarted)
         self._most = int(service.limits.body_mib * (1 << 20))
         self._tasks: TaskGroup
         self._watch = Watch(service.clock.now_ns, service.limits.send_timeout_s, self._drop)
@@ -135,6 +143,8 @@ class _Socket:
             for lane in self._lanes.values():
                 lane.send.close()
                 lane.receive.close()
+                for running in lane.responses:
+                    self._begun(running)
         if service.stopping.is_set() and close is None:
             close = (GOING_AWAY, "the server is shutting down")
         if close is not None:
@@ -171,7 +181,7 @@ class _Socket:
             kind = decode(body, _KIND)
             lane = kind.stream_id
             if kind.type == "response.create":
-                self._create(await decode_body(body, _CREATE))
+                self._create(await decode_body(body, _CREATE), len(body))
             elif kind.type == "response.cancel":
                 self._cancel(decode(body, _CANCEL))
             else:
@@ -181,20 +191,20 @@ class _Socket:
         except StepwellError as error:
             await self._say_error(error, lane)
 
-    def _create(self, asked: Create) -> None:
+    def _create(self, asked: Create, size: int) -> None:
         service, limits = self._service, self._service.limits
         check_model(service, asked.model)
-        if service.draining:
-            raise CapacityError("the server is draining", code="draining")
-        running = _Running(asked, ResponseEvents(service, asked))
+        service.check_taking()
+        running = _Running(service, asked, size)
         lane = self._lanes.get(asked.stream_id)
+        if lane is None and len(self._lanes) >= limits.max_lanes:
+            raise CapacityError(f"a socket has {limits.max_lanes} lanes at most", code="too_many_lanes")
+        if lane is not None and len(lane.responses) >= limits.lane_queue:
+            raise CapacityError(f"a lane holds {limits.lane_queue} responses at most", code="lane_full")
+        self._unstarted.take(size)
         if lane is None:
-            if len(self._lanes) >= limits.max_lanes:
-                raise CapacityError(f"a socket has {limits.max_lanes} lanes at most", code="too_many_lanes")
             lane = self._lanes[asked.stream_id] = _Lane(limits.lane_queue)
             self._tasks.start_soon(self._run_lane, asked.stream_id, lane)
-        if len(lane.responses) >= limits.lane_queue:
-            raise CapacityError(f"a lane holds {limits.lane_queue} responses at most", code="lane_full")
         lane.responses.append(running)
         lane.send.send_nowait(running)
 
@@ -204,7 +214,7 @@ class _Socket:
         if asked.response_id is not None:
             here = [each for each in here if each.events.id == asked.response_id]
         else:
-            here = [each for each in here if each.asked.stream_id == asked.stream_id]
+            here = [each for each in here if each.stream_id == asked.stream_id]
         if not here:
             raise UserError("there is no such response in progress", field="response_id")
         for each in here:
@@ -222,6 +232,7 @@ class _Socket:
                 await anyio.sleep_forever()  # the client is gone; the reader hears how, and ends everything
             finally:
                 lane.responses.remove(running)
+                self._begun(running)
                 if running.generation is not None:
                     running.generation.close()
         del self._lanes[name]
@@ -230,12 +241,12 @@ class _Socket:
         lane.receive.close()
 
     async def _respond(self, running: _Running) -> None:
-        service, asked, events = self._service, running.asked, running.events
-        wants = wants_of(asked, service, limit="max_tokens" if asked.max_output_tokens is None else "max_output_tokens")
+        service, events = self._service, running.events
         with service.stopping.given_up():
-            prompt = await service.chat_prompt(chat_of(asked), asked.chat_template_kwargs or {}, "input")
-            keys = await service.keys([prompt], wants.tenant)
-        generation = running.generation = service.start([prompt], wants, keys)
+            prompt = await service.chat_prompt(running.messages, running.arguments, "input")
+            keys = await service.keys([prompt], running.wants.tenant)
+        generation = running.generation = service.start([prompt], running.wants, keys)
+        self._begun(running)
         generation.most_untaken, generation.overflow = service.limits.buffer_kib << 10, self._drop
         if events.cancelled:
             generation.cancel()
@@ -246,6 +257,11 @@ class _Socket:
             if events.over:
                 return
             await generation.news()
+
+    def _begun(self, running: _Running) -> None:
+        """It began, or never will.  Harmless the second time."""
+        self._unstarted.give(running.size)
+        running.size, running.messages, running.arguments = 0, [], {}
 
     def _drop(self) -> None:
         """It takes too little: with more waiting than is allowed, the socket ends."""

@@ -76,6 +76,7 @@ def idle(service: Service) -> bool:
         and (metrics.running, metrics.waiting, metrics.pages) == (0, 0, 0)
         and not service._open
         and not service._watched
+        and not service.unstarted.size
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from typing import Any
 
 import anyio
 import pytest
 
 from stepwell.core.errors import UserError
-from stepwell.tests.transports.house import Call, chat, client, error_of, idle, make_service, visit
+from stepwell.tests.transports.house import Call, chat, client, error_of, idle, make_service, until, visit
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 BAD = 400, "invalid_value"
@@ -191,6 +192,34 @@ def test_in_6_ids_of_clients_are_only_said_back() -> None:
         for _ in range(5):
             seen.add(http.post(CHAT, json=chat()).headers["x-request-id"])
         assert len(seen) == 10
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_a_body_is_not_kept_for_the_life_of_a_stream(path: str) -> None:
+    service = make_service(lengths={1: 300}, step_us=500)
+    body = json.dumps({**chat("x" * 99), "prompt": "x" * 99, "stream": True, "tool_choice": "none"}).encode()
+
+    async def test(app: Any) -> None:
+        call = Call(path, {})
+        receive, given = call.receive, False
+
+        async def receiving() -> dict[str, Any]:
+            nonlocal given
+            if given:
+                call._asked = True
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        call.receive = receiving  # type: ignore[method-assign]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call.run, app)
+            await until(lambda: len(call.parts) > 2)
+            assert sys.getrefcount(body) == held
+            call.left.set()
+
+    held = sys.getrefcount(body)
+    visit(service, test)
 
 
 def test_bodies_are_bounded() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import anyio
@@ -231,6 +232,61 @@ def test_lanes_and_their_queues_are_bounded() -> None:
                 refused.append((event["stream_id"], event["error"]["code"]))
         assert refused == [("one", "lane_full"), ("three", "too_many_lanes")]
     assert settled(service)
+
+
+def test_bytes_of_responses_that_wait_are_bounded() -> None:
+    service = make_service(
+        step_us=2000,
+        lengths={1: 10_000},
+        memory={"pages": 4000},
+        server={"socket_mib": 0.002, "sockets_mib": 0.003},
+    )
+    with client(service) as http, http.websocket_connect(URL) as socket, http.websocket_connect(URL) as other:
+        socket.send_json(create("ab"))
+        while json.loads(socket.receive_text())["type"] != "response.output_text.delta":
+            pass
+        assert service.unstarted.size == 0
+        for _ in range(3):
+            socket.send_json(create("c" * 900))
+        event = json.loads(socket.receive_text())
+        while event["type"] != "error":
+            event = json.loads(socket.receive_text())
+        assert (event["status"], event["error"]["code"]) == (429, "too_many_bytes")
+        other.send_json(create("d" * 3000))
+        assert until_end(other)[-1]["error"]["code"] == "too_many_bytes"
+    assert settled(service)
+
+
+def test_what_waits_in_a_lane_may_end_when_the_server_drains() -> None:
+    service = make_service(step_us=500, lengths={1: 1000, 2: 2, 3: 2}, memory={"pages": 1000})
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        for text in ("ab", "cd", "x" * 5000, "ef", ""):
+            socket.send_json(create(text))
+        while "error" not in json.loads(socket.receive_text()):  # of the empty one: all before it are in the lane
+            pass
+        assert http.portal is not None
+        http.portal.call(service.drain)
+        socket.send_json(create("gh"))
+        events = until_end(socket, ends=5)
+        ends = [each.get("error", {}).get("code") or each["type"] for each in events if each["type"] in ENDS]
+        done = "response.completed"
+        assert sorted(ends) == ["context_length_exceeded", "draining", done, done, done]
+        http.portal.call(service.drained)
+
+
+def test_a_message_is_not_kept_once_it_is_understood() -> None:
+    from stepwell.transports.responses import Create, ResponseEvents  # lazy: by hand, without a socket
+    from stepwell.transports.websocket import _CREATE, _Running  # lazy: the same
+
+    service = make_service()
+    body = json.dumps(create("x" * 99, tool_choice="auto", top_logprobs=0)).encode()
+    held = sys.getrefcount(body)
+    asked: Create = _CREATE.decode(body)
+    assert sys.getrefcount(body) > held
+    kept = ResponseEvents(service, asked), _Running(service, asked, len(body))
+    del asked
+    assert sys.getrefcount(body) == held
+    assert kept[1].messages == [{"role": "user", "content": "x" * 99}]
 
 
 def closed_with(socket: WebSocketTestSession) -> int:

@@ -51,7 +51,10 @@ def usage_of(generation: Generation) -> Json:
 
 
 class _Shape:
-    """One answer in the making: which frame its choices go into.  Chat and text completions differ in three places."""
+    """One answer in the making: which frame its choices go into.  Chat and text completions differ in three places.
+
+    It lives as long as the answer, and so keeps nothing of the request that could hold on to the whole body.
+    """
 
     prefix: str
     whole: str
@@ -59,7 +62,7 @@ class _Shape:
 
     def __init__(self, service: Service, request: Sampled) -> None:
         self.service = service
-        self.asked = request
+        self._tier = request.service_tier
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self.created = int(time.time())
         options = request.stream_options
@@ -98,9 +101,8 @@ class _Shape:
 
     def frame(self, kind: str, choices: list[Json]) -> Json:
         made = {"id": self.id, "object": kind, "created": self.created, "model": self.service.model.name}
-        tier = self.asked.service_tier
-        if tier is not None:
-            made["service_tier"] = "flex" if tier == "flex" else "default"
+        if self._tier is not None:
+            made["service_tier"] = "flex" if self._tier == "flex" else "default"
         return {**made, "choices": choices}
 
     def events(self, generation: Generation) -> bytes:
@@ -344,6 +346,7 @@ async def _texts(service: Service, prompts: Sequence[list[int]]) -> list[str]:
 
 async def _accepted(service: Service, prompts: Sequence[list[int]], wants: Wants) -> Generation:
     """In line; whatever the scheduler refuses is refused before the answer's status is sent."""
+    service.check_taking()
     generation = service.start(prompts, wants, await service.keys(prompts, wants.tenant))
     try:
         await generation.accepted()

@@ -15,9 +15,10 @@ from msgspec import Raw
 from stepwell.core.errors import UserError
 from stepwell.core.execution import PromptIds
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
+from stepwell.transports.chat import Message
 from stepwell.transports.errors import too_long
 from stepwell.transports.http.decoding import SMALL, decode, items_of
-from stepwell.transports.service import Message, Service, Wants
+from stepwell.transports.service import Service, Wants
 
 MAX_TOKENS = 1 << 40
 MAX_MESSAGES = 4096

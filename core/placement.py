@@ -13,7 +13,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from stepwell.core.execution import Backend, BackendInfo, StepResult
+from stepwell.core.execution import Backend, BackendInfo, PromptIds, StepResult
 from stepwell.core.instructions import Launch
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId
@@ -46,6 +46,11 @@ def carry_out(backend: Backend, batch: StepBatch) -> StepResult:
     for request in batch.released:
         backend.release(request)
     return backend.execute(batch.launch)
+
+
+def unchanging(prompt: Sequence[int]) -> list[int]:
+    """The ids as a list that nobody changes; shared, if they are already."""
+    return prompt if isinstance(prompt, PromptIds) else list(prompt)
 
 
 @runtime_checkable
@@ -164,7 +169,7 @@ class Threaded:
         self, request: RequestId, prompt: Sequence[int], max_tokens: int, sampling: SamplingParams = GREEDY
     ) -> None:
         self._backend.info.check_prompt(prompt)
-        self._orders.admit(Admission(request, list(prompt), max_tokens, sampling))
+        self._orders.admit(Admission(request, unchanging(prompt), max_tokens, sampling))
 
     def release(self, request: RequestId) -> None:
         self._orders.release(request)

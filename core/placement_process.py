@@ -24,7 +24,7 @@ from stepwell.core.config import Config
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.execution import BackendInfo, StepResult
 from stepwell.core.instructions import Launch
-from stepwell.core.placement import Admission, Orders
+from stepwell.core.placement import Admission, Orders, unchanging
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId, StepId
 from stepwell.core.worker import ANSWER, Answer, Broken, Done, Opened, Refused, framed, receive
@@ -174,7 +174,7 @@ class Process:
         self.open().check_prompt(prompt)
         if sampling.seed is None:
             sampling = replace(sampling, seed=secrets.randbits(63))
-        each = self._live[request] = Admission(request, list(prompt), max_tokens, sampling)
+        each = self._live[request] = Admission(request, unchanging(prompt), max_tokens, sampling)
         self._orders.admit(each)
 
     def release(self, request: RequestId) -> None:

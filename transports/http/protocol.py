@@ -20,6 +20,9 @@ MOST_UNREAD = 64 << 20
 LINGER_S = 1.0
 """For a client to read what it was told, where it is cut off in the middle of sending."""
 
+LAST_LINGER_S = 0.25
+"""The same, while the server stops and waits for its connections."""
+
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -37,6 +40,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _inside = False
     _closes = False
     """When the request is over."""
+    _ending = False
+    """The server stops."""
     _deaf = False
     """Nothing more is understood: the client was told, and may read it."""
     _came = 0
@@ -65,6 +70,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._hurry_no_more()
         super().connection_lost(exc)
         self.cycle = None  # type: ignore[assignment]  # which knows this connection
+
+    def shutdown(self) -> None:
+        self._ending = True
+        super().shutdown()
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -114,7 +123,10 @@ class BoundedProtocol(HttpToolsProtocol):
         """The answer wants it closed; not before all of its request is here."""
         if self._inside and self._last is not None and cast(object, self._last.transport) is answer:
             self._closes = True
-            self._drop_the_rest()
+            if self._ending:
+                self._cut_off(LAST_LINGER_S)
+            else:
+                self._drop_the_rest()
         else:
             self.transport.close()
 
@@ -149,9 +161,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         self.transport.write(why)
+        self._cut_off(LINGER_S)
+
+    def _cut_off(self, linger_s: float) -> None:
         self.transport.write_eof()
         self._deaf = True
-        self.loop.call_later(LINGER_S, self.transport.close)
+        self.loop.call_later(linger_s, self.transport.close)
 
 
 class _AnswersTransport:

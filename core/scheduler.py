@@ -256,6 +256,7 @@ class Scheduler:
             self.repeat = 0
         state.allocator.step_done(step.id)
         if step.computed:
+            self.repeat = 0  # somebody in line may need fewer pages now
             state.publish(step)
         if event.ended:
             self.repeat = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from stepwell.core.protocols import PolicyEvent, RequestView
@@ -10,20 +11,22 @@ from stepwell.policies.line import Key, OrderedLine, Rank
 
 
 class Aging:
-    """A line in the order of ``rank`` (whose first part is at least 1), but for the aged elder, who ranks 0.
+    """A line in the order of ``rank`` but for the aged elder, who ranks 0: no worse than anybody.
 
     Only the oldest ages, so the order is left to ``rank`` but for one seat; when the elder ends, the next may age.
+    Those that ``may_age`` says no to never do.
     """
 
-    def __init__(self, rank: Rank, age_ns: int) -> None:
+    def __init__(self, rank: Rank, age_ns: int, may_age: Callable[[RequestView], bool] = lambda request: True) -> None:
         self.age_ns = age_ns
         self.line = OrderedLine(self.rank, self.ages_at)
         self._rank = rank
+        self._may_age = may_age
         self._live: list[tuple[RequestId, RequestView]] = []
         self.now_ns = 0
 
     def elder(self) -> RequestView | None:
-        """The oldest live request."""
+        """The oldest live request that may age."""
         live = self._live
         while live:
             request = live[0][1]
@@ -44,15 +47,16 @@ class Aging:
     def observe(self, event: PolicyEvent) -> None:
         """Take notice of an event; a policy passes every one on."""
         self.now_ns = event.now_ns
-        if event.kind == "arrived":
+        may_age = self._may_age(event.request)
+        if may_age and event.kind == "arrived":
             heappush(self._live, (event.request.id, event.request))
         self.line.observe(event)
-        if event.kind == "finished":
+        if may_age and event.kind == "finished":
             elder = self.elder()
             if elder is not None:
                 self.line.refresh(elder, event.now_ns)
 
     def reorder(self) -> None:
-        """Something has changed the ranks of everybody."""
+        """Something has changed the ranks of all who may age."""
         for _, request in sorted(self._live, key=lambda each: each[0]):
             self.line.refresh(request, self.now_ns)

@@ -10,16 +10,21 @@ chat yields no more than one seat to them.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from typing import Annotated
 
 import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
-from stepwell.core.types import FINISHED, PreemptMode, RequestId
+from stepwell.core.types import PreemptMode
+from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
-from stepwell.policies.toolkit import OrderedLine, pack, seconds
+from stepwell.policies.toolkit import pack, seconds
+
+
+def by_class(request: RequestView, now_ns: int) -> Key:
+    """The class's rank, then arrival."""
+    return (request.rank, request.id)
 
 
 class ChatBatch:
@@ -36,40 +41,14 @@ class ChatBatch:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.aging_ns = seconds(options.aging_s)
-        self.line = OrderedLine(self.rank, self.ages_at)
-        self._batch: list[tuple[RequestId, RequestView]] = []
-
-    def elder(self) -> RequestView | None:
-        """The oldest live request that is not served first by its class."""
-        batch = self._batch
-        while batch:
-            request = batch[0][1]
-            if request.state is not FINISHED:
-                return request
-            heappop(batch)
-        return None
+        self.queue = Aging(by_class, seconds(options.aging_s), may_age=lambda request: request.rank > 0)
 
     def rank(self, request: RequestView, now_ns: int) -> Key:
         """The class's rank, or the best one for the elder once it has aged; then arrival."""
-        rank = request.rank
-        if rank and now_ns - request.arrival_ns >= self.aging_ns and request is self.elder():
-            rank = 0
-        return (rank, request.id)
-
-    def ages_at(self, request: RequestView) -> int | None:
-        """When ``rank`` changes by time alone; None if it does not."""
-        return request.arrival_ns + self.aging_ns if request.rank and request is self.elder() else None
+        return self.queue.rank(request, now_ns)
 
     def observe(self, event: PolicyEvent) -> None:
-        request = event.request
-        if request.rank and event.kind == "arrived":
-            heappush(self._batch, (request.id, request))
-        self.line.observe(event)
-        if request.rank and event.kind == "finished":
-            elder = self.elder()
-            if elder is not None:
-                self.line.refresh(elder, event.now_ns)
+        self.queue.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        return pack(view, self.line, rank=self.rank, mode=self.options.preempt, yields=True)
+        return pack(view, self.queue.line, rank=self.rank, mode=self.options.preempt, yields=True)

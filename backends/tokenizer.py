@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -41,6 +41,9 @@ from stepwell.backends.tokenizer_gguf import (
 )
 from stepwell.backends.weights.end_tokens import FOLDER_FILES, folder_end_tokens
 from stepwell.core.errors import UserError
+
+if TYPE_CHECKING:
+    from stepwell.backends.weights.source import ModelSource
 
 
 class StepwellTokenizer:
@@ -135,6 +138,20 @@ class StepwellTokenizer:
     def name(self, token: int) -> str:
         """For reading: the name of a special token, the text of any other."""
         return self._names.get(token) or self.token_bytes(token).decode(errors="replace")
+
+
+def tokenizer_of(source: ModelSource, *, force_pre: str = "") -> StepwellTokenizer:
+    """The tokenizer of an opened model, whatever its files are.  ``force_pre`` as in ``tokenizer_from_gguf``.
+
+    Raises ``UserError`` with the file named.
+    """
+    try:
+        if source.kind == "gguf":
+            return tokenizer_from_gguf(source.gguf_metadata, force_pre=force_pre)
+        return tokenizer_from_folder(source.path)
+    except UserError as error:
+        # It knows which key is wrong, and not in which file.
+        raise UserError(f"{source.path}: {error}", field="model.path") from None
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, object], *, force_pre: str = "") -> StepwellTokenizer:

@@ -75,10 +75,10 @@ def measure_host_path(streams: int = 256, steps: int = 200) -> HostPath:
 
 def _tokenizer() -> tuple[str, Tokenizer]:
     try:
-        from stepwell.backends.tokenizer import tokenizer_from_gguf  # lazy: an extra
+        from stepwell.backends.tokenizer import tokenizer_of  # lazy: an extra
         from stepwell.backends.weights.opening import open_model  # lazy: the same
 
-        return "smollm2", tokenizer_from_gguf(open_model("smollm2").gguf_metadata)
+        return "smollm2", tokenizer_of(open_model("smollm2"))
     except (ModuleNotFoundError, UserError):
         return "bytes", ByteTokenizer()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from stepwell.cli.load_client import Ask
+from stepwell.core.build import ECHO
 from stepwell.core.errors import UserError
 
 SEED = 1234
@@ -71,15 +72,13 @@ def own_corpus(encode: Callable[[str], list[int]]) -> list[int]:
 
 def encoder_of(model: str) -> Callable[[str], list[int]]:
     """The tokenizer of a model that ``stepwell serve --model`` takes.  Raises ``UserError`` if there is none."""
-    if model == "echo":
+    if model == ECHO:
         return lambda text: list(text.encode())
     try:
-        from stepwell.backends.tokenizer import tokenizer_from_folder, tokenizer_from_gguf  # lazy: extras
+        from stepwell.backends.tokenizer import tokenizer_of  # lazy: extras
         from stepwell.backends.weights.opening import open_model  # lazy: torch takes seconds
     except ModuleNotFoundError as error:
         raise UserError(
             f"a real model needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})", field="model"
         ) from None
-    source = open_model(model)
-    gguf = source.kind == "gguf"
-    return (tokenizer_from_gguf(source.gguf_metadata) if gguf else tokenizer_from_folder(source.path)).encode
+    return tokenizer_of(open_model(model)).encode

@@ -52,7 +52,7 @@ def _echo(config: Config, name: str, place: Place) -> Model:
 
 def _real(config: Config, name: str, place: Place) -> Model:
     try:
-        from stepwell.backends.tokenizer import tokenizer_from_folder, tokenizer_from_gguf  # lazy: torch takes seconds
+        from stepwell.backends.tokenizer import tokenizer_of  # lazy: torch takes seconds
         from stepwell.backends.weights.opening import open_model as open_source  # lazy: the same
         from stepwell.transports.templates import ChatPrompt  # lazy: wants jinja2
     except ModuleNotFoundError as error:
@@ -60,14 +60,7 @@ def _real(config: Config, name: str, place: Place) -> Model:
             f"a real model needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})", field="model.path"
         ) from None
     source = open_source(config.model.path)
-    try:
-        if source.kind == "gguf":
-            tokenizer = tokenizer_from_gguf(source.gguf_metadata, force_pre=config.model.pre_tokenizer)
-        else:
-            tokenizer = tokenizer_from_folder(source.path)
-    except UserError as error:
-        # It knows which key is wrong, and not in which file.
-        raise UserError(f"{source.path}: {error}", field="model.path") from None
+    tokenizer = tokenizer_of(source, force_pre=config.model.pre_tokenizer)
     info = place.open()
     warnings = [*source.warnings, *tokenizer.warnings]
     template: ChatTemplate = _no_chat

@@ -10,6 +10,7 @@ import msgspec
 
 from stepwell.cli.progress import Bar
 from stepwell.cli.step_tables import print_times
+from stepwell.core.build import ECHO, make_backend
 from stepwell.core.config import Config
 from stepwell.core.errors import UserError
 from stepwell.core.registry import make, make_cost_model, names
@@ -32,7 +33,6 @@ examples:
 """
 
 MODEL = "smollm2"
-ECHO = "echo"
 BYTES = 256
 """The vocabulary of ``echo``."""
 
@@ -108,16 +108,6 @@ def _backend(args: argparse.Namespace, config: Config) -> tuple[Any, int]:
         raise UserError(f"no backend {args.backend!r}; there are {', '.join(names('backends'))}", field="backend")
     if args.backend == ECHO:
         return make("backends", ECHO, cost=make_cost_model(config.cost, base=args.plugins)), BYTES
-    memory, scheduler = config.memory, config.scheduler
     options = {"path": args.model or MODEL, "dtype": args.dtype or "auto", "threads": args.threads or 0}
-    backend = make(
-        "backends",
-        args.backend,
-        options,
-        pages=memory.pages,
-        page_size=memory.page_size,
-        host_pages=memory.host_pages,
-        token_budget=scheduler.token_budget,
-        running_limit=scheduler.running_limit,
-    )
+    backend = make_backend(args.backend, options, config)
     return backend, backend.info.vocab_size

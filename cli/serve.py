@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from stepwell.cli.logs import configure, log
+from stepwell.core.build import ECHO
 from stepwell.core.config import Config
 from stepwell.core.config_load import DEFAULT, Resolved
 from stepwell.core.errors import UserError
@@ -46,7 +47,6 @@ examples:
 SIGTERM (or ^C) lets what runs end, for server.drain_s at most; a second one stops at once.
 """
 
-ECHO = "echo"
 SMALLER = {
     "scheduler.token_budget": (512, "scheduler.running_limit"),
     "memory.pages": (2048, "scheduler.max_context"),

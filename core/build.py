@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -64,13 +65,20 @@ def build_backend(config: Config) -> Backend:
 
     Raises ``UserError`` for a model that cannot be loaded, or does not fit in memory with its pages.
     """
-    model, memory, scheduler = config.model, config.memory, config.scheduler
+    model = config.model
     if model.path == ECHO:
         return cast(Backend, make("backends", ECHO, cost=make_cost_model(config.cost)))
+    options = {key: getattr(model, key) for key in ("path", "dtype", "threads", "deterministic")}
+    return make_backend("torch", options, config)
+
+
+def make_backend(name: str, options: Mapping[str, object], config: Config) -> Backend:
+    """A registered backend that loads a model, with the pool and the steps that ``config`` speaks of."""
+    memory, scheduler = config.memory, config.scheduler
     made = make(
         "backends",
-        "torch",
-        {key: getattr(model, key) for key in ("path", "dtype", "threads", "deterministic")},
+        name,
+        options,
         pages=memory.pages,
         page_size=memory.page_size,
         host_pages=memory.host_pages,

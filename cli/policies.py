@@ -9,9 +9,10 @@ from typing import cast, get_args
 
 import msgspec
 
+from stepwell.core.catalogue import Description, catalogue, describe
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import SchedulerPolicy
-from stepwell.core.registry import Description, Group, catalogue, describe, make_policy
+from stepwell.core.registry import Group, make_policy
 
 HELP = "List scheduling policies, describe one, or check one for conformance; other kinds of plugins by --kind."
 

@@ -21,7 +21,7 @@ _BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 
 
 class OptionText(TypedDict):
-    """The fields of ``registry.OptionInfo``."""
+    """The fields of ``catalogue.OptionInfo``."""
 
     name: str
     type: str

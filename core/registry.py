@@ -63,30 +63,6 @@ class Found(msgspec.Struct, frozen=True):
     distribution: str
 
 
-class OptionInfo(msgspec.Struct, frozen=True):
-    """One field of a plugin's ``Options``, in words."""
-
-    name: str
-    type: str
-    default: str
-    doc: str
-    required: bool = False
-
-
-class Description(msgspec.Struct, frozen=True):
-    """What a person wants to know of a plugin.  ``error`` is why it cannot be loaded; all else is then empty."""
-
-    group: str
-    name: str
-    target: str
-    distribution: str = ""
-    summary: str = ""
-    doc: str = ""
-    promises: Mapping[str, bool] = {}
-    options: tuple[OptionInfo, ...] = ()
-    error: str = ""
-
-
 # ------------------------------------------------------------------------------------------------ finding
 
 
@@ -354,40 +330,6 @@ def complete(config: Config, *, base: Path | None = None) -> Config:
         memory=replace(memory, options=options("allocators", memory.allocator, memory.options)),
         cost=replace(cost, options=options("cost_models", cost.model, cost.options)),
     )
-
-
-# ------------------------------------------------------------------------------------------------ describing
-
-
-def describe(group: Group, name: str, *, base: Path | None = None) -> Description:
-    """What the plugin says of itself; raises ``UserError`` if it cannot be loaded."""
-    from stepwell.core.introspect import describe_options, doc_of, promises_of  # lazy: reads source, for people only
-
-    plugin = load(group, name, base=base)
-    found = discover(group).get(name, ())
-    doc = doc_of(plugin)
-    return Description(
-        group=group,
-        name=name,
-        target=found[0].target if found else name,
-        distribution=found[0].distribution if found else "",
-        summary=doc.partition("\n")[0],
-        doc=doc,
-        promises=promises_of(plugin),
-        options=tuple(OptionInfo(**each) for each in describe_options(plugin.Options)),
-    )
-
-
-def catalogue(group: Group) -> list[Description]:
-    """Every registered plugin of the group; one that cannot be loaded is there with its error."""
-    listed = []
-    for name, found in discover(group).items():
-        try:
-            listed.append(describe(group, name))
-        except UserError as error:
-            distribution = ", ".join(each.distribution for each in found)
-            listed.append(Description(group, name, found[0].target, distribution, error=error.message))
-    return listed
 
 
 def _word(group: str) -> str:

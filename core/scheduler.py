@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from stepwell.core.applying import PlanApplier, append_pages
+from stepwell.core.applying import PlanApplier
 from stepwell.core.errors import InvariantError, describe
 from stepwell.core.events import (
     Cancel,
@@ -29,14 +29,15 @@ from stepwell.core.events import (
     Timer,
     UsePolicy,
 )
-from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Run, Wake
+from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Wake
 from stepwell.core.intake import take_in
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_IDLE_WAKES, MAX_SILENT_STEPS, SchedulerLimits
 from stepwell.core.plan import Obstacle, StepPlan
 from stepwell.core.plan_check import BrokenRuleError, check_plan
-from stepwell.core.protocols import KVAllocator, NotNow, SchedulerPolicy
+from stepwell.core.protocols import KVAllocator, SchedulerPolicy
 from stepwell.core.recovery import recover
+from stepwell.core.runs import Repeats
 from stepwell.core.state import State, StepRecord
 from stepwell.core.succession import introduce, memory_of
 from stepwell.core.types import DECODING, FINISHED, FOREVER, PREFILLING, SWAPPED, SWAPPING_IN, SWAPPING_OUT, RequestId
@@ -76,13 +77,12 @@ class Scheduler:
         self._silent_limit = MAX_SILENT_STEPS + 2 * allocator.total_pages * allocator.page_size
         self.faulted = False
         self._audit_in = AUDIT_TURNS
-        self.repeat = 0
-        self.until_ns = FOREVER
+        self.repeats = Repeats(self.state)
         self.blocked: Obstacle | None = None
         self.expiries: list[tuple[int, RequestId]] = []
         self._handlers: dict[type, Callable[..., None]] = {
             StepDone: self._step_done,
-            RunDone: self._run_done,
+            RunDone: self.repeats.take,
             StepFailed: self._step_failed,
             Cancel: self._cancel,
             Stop: self._stop,
@@ -116,30 +116,6 @@ class Scheduler:
             check_state(state)
         return out
 
-    def repeatable(self, at_most: int) -> tuple[int, int]:
-        """How many further steps the present plan holds for if nothing happens, and until when it may be relaunched.
-
-        For a shell that takes repeats in one go (``RunDone``): it may report as many as the first number of steps done,
-        all of them before the second (ns), none of which ends a request.
-        """
-        state = self.state
-        steps = min(at_most, self.repeat)
-        if steps <= 0 or state.limits.depth != 1 or len(state.inflight) != 1 or state.inflight[0].last:
-            return 0, 0
-        group = state.group
-        steps = min(steps, group.next_end() - group.launched)
-        free = state.allocator.free_pages
-        if free < len(group.members) * (steps // group.page_size + 1):
-            full = group.full
-            launched = group.launched
-            for step in range(steps):
-                phase = full.get(launched + step)
-                if phase is not None:
-                    free -= len(phase.members)
-                if free < 0 or step >= group.page_size:
-                    return step, self.until_ns
-        return steps, self.until_ns
-
     # ------------------------------------------------------------------------------------------- steps
 
     def _launch(self) -> bool:
@@ -147,30 +123,13 @@ class Scheduler:
         state = self.state
         if self.faulted or (state.fault is not None and self._observe_failed()):
             return False
-        holds = self.repeat > 0 and state.now_ns < self.until_ns
+        holds = self.repeats.left > 0 and state.now_ns < self.repeats.until_ns
         if holds and len(state.group.growing()) <= state.allocator.free_pages:
             id = state.next_step
-            state.out.append(Launch(id, True, self._relaunch()))
+            state.out.append(Launch(id, True, self.repeats.relaunch()))
             return True
-        self.repeat = 0
+        self.repeats.left = 0
         return self._plan()
-
-    def _relaunch(self) -> list[int]:
-        """Launch the decode group once more; returns the pages appended."""
-        state, group = self.state, self.state.group
-        growing = group.grow(group.launched)
-        growth = append_pages(state, growing) if growing else []
-        id = state.next_step
-        state.next_step = id + 1
-        last = group.tick(id)
-        state.inflight.append(StepRecord(id, group.launched, last))
-        if last:
-            self.repeat = 0
-            for request in last:
-                state.draining[request.id] = request
-        else:
-            self.repeat -= 1
-        return growth
 
     def _plan(self) -> bool:
         state = self.state
@@ -202,9 +161,9 @@ class Scheduler:
         state.next_step += 1
         state.inflight.append(step)
         self.idle_wakes = 0
-        self.until_ns = plan.wake_ns or FOREVER
+        self.repeats.until_ns = plan.wake_ns or FOREVER
         if self.honour_repeats and self._applier.clean and not step.last:
-            self.repeat = plan.repeat
+            self.repeats.left = plan.repeat
         if state.silent_steps > self._silent_limit:
             self._fail_policy("progress", f"{state.silent_steps} steps in a row sampled no token")
         return True
@@ -239,7 +198,7 @@ class Scheduler:
         return fault is not None and not self._fail_policy(*fault)
 
     def _fail_policy(self, rule: str, detail: str) -> bool:
-        self.repeat = 0
+        self.repeats.left = 0
         if not self.faulted:
             self.faulted = True
             self.state.out.append(PolicyFault(self.policy_name, self.state.next_step, rule, detail))
@@ -253,13 +212,13 @@ class Scheduler:
         step = inflight.popleft()
         state.progress.done = step.id
         if state.allocator.returning_pages:
-            self.repeat = 0
+            self.repeats.left = 0
         state.allocator.step_done(step.id)
         if step.computed:
-            self.repeat = 0  # somebody in line may need fewer pages now
+            self.repeats.left = 0  # somebody in line may need fewer pages now
             state.publish(step)
         if event.ended:
-            self.repeat = 0
+            self.repeats.left = 0
             for id in event.ended:
                 request = state.requests.get(id)
                 if request is None:
@@ -268,7 +227,7 @@ class Scheduler:
                     raise InvariantError(f"request {id} is said to end in step {step.id}, which sampled nothing for it")
                 state.finish(request, "stop", state.visible_tokens(request))
         if step.last or step.copies:
-            self.repeat = 0
+            self.repeats.left = 0
             self._settle(step)
 
     def _settle(self, step: StepRecord) -> None:
@@ -286,50 +245,14 @@ class Scheduler:
                 decoding = request.pending == 1 and request.generated > 0
                 request.move(DECODING if decoding else PREFILLING, state.now_ns, "copied back")
 
-    def _run_done(self, event: RunDone) -> None:
-        """A repeated plan went on for several steps: exactly a ``StepDone`` and a relaunch for each of them."""
-        state, group = self.state, self.state.group
-        count = len(event.done_ns)
-        if not state.inflight or not count or event.done_ns[-1] != state.now_ns:
-            raise InvariantError(f"a run of {count} steps from {event.step} on does not end now, at {state.now_ns} ns")
-        step = state.inflight.popleft()
-        allowed = min(self.repeat, group.next_end() - group.launched)
-        if step.id != event.step or step.last or state.limits.depth != 1 or not 0 < count <= allowed:
-            raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
-        growing: list[RequestId] = []
-        offsets: list[int] = []
-        first, full = group.launched, group.full
-        for offset in range(count - 1):
-            if first + offset in full:
-                ids = group.grow(first + offset)
-                growing += ids
-                offsets += [offset] * len(ids)
-        group.launched = first + count - 1
-        growth: list[int] = []
-        if growing:
-            pages = state.allocator.grow(growing)
-            assert not isinstance(pages, NotNow)
-            growth = offsets + growing + pages
-            growth[::3] = offsets
-            growth[1::3] = growing
-            growth[2::3] = pages
-        state.next_step += count - 1
-        self.repeat -= count - 1
-        last = self._relaunch()
-        for index in range(0, len(last), 2):
-            growth += (count - 1, last[index], last[index + 1])
-        state.progress.done = state.next_step - 2
-        state.allocator.step_done(state.progress.done)
-        state.out.append(Run(event.step + 1, count, growth))
-
     def _step_failed(self, event: StepFailed) -> None:
-        self.repeat = 0
+        self.repeats.left = 0
         recover(self.state, event)
 
     # ------------------------------------------------------------------------------------------- requests
 
     def _submitted(self, event: Submitted) -> None:
-        self.repeat = 0
+        self.repeats.left = 0
         state = self.state
         keyed = len(event.keys) * state.allocator.page_size
         if event.request <= self.last_id or event.prompt_tokens < max(1, keyed) or event.max_tokens < 1:
@@ -345,13 +268,13 @@ class Scheduler:
         state.tell("arrived", request)
 
     def _cancel(self, event: Cancel) -> None:
-        self.repeat = 0
+        self.repeats.left = 0
         request = self.state.requests.get(event.request)
         if request is not None:
             self.state.finish(request, "cancelled", self.state.visible_tokens(request))
 
     def _stop(self, event: Stop) -> None:
-        self.repeat = 0
+        self.repeats.left = 0
         request = self.state.requests.get(event.request)
         if request is None:
             return
@@ -360,7 +283,7 @@ class Scheduler:
         self.state.finish(request, "stop", event.keep)
 
     def _expire(self) -> None:
-        self.repeat = 0
+        self.repeats.left = 0
         state = self.state
         while self.expiries and self.expiries[0][0] <= state.now_ns:
             _, id = heappop(self.expiries)
@@ -371,7 +294,7 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------- policies
 
     def _timer(self, event: Timer) -> None:
-        self.repeat = 0
+        self.repeats.left = 0
 
     def _use_policy(self, event: UsePolicy) -> None:
         """Decide by another policy from here on, rebuilt from the live requests.
@@ -380,7 +303,7 @@ class Scheduler:
         """
         keeps = event.name == self.policy_name and not self.faulted
         self.use(event.name, event.options, self.memory() if keeps else None)
-        self.repeat = 0
+        self.repeats.left = 0
         self.faulted = False
         self.idle_wakes = 0
         self.state.silent_steps = 0

@@ -116,8 +116,8 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         faulted=scheduler.faulted,
         silent_steps=state.silent_steps,
         idle_wakes=scheduler.idle_wakes,
-        repeat=scheduler.repeat,
-        until_ns=scheduler.until_ns,
+        repeat=scheduler.repeats.left,
+        until_ns=scheduler.repeats.until_ns,
         blocked=scheduler.blocked,
         expiries=sorted(scheduler.expiries),
         requests=[_request(each) for each in state.requests.values()],
@@ -170,8 +170,8 @@ def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
     scheduler.faulted = snapshot.faulted
     scheduler.idle_wakes = snapshot.idle_wakes
     scheduler.state.silent_steps = snapshot.silent_steps
-    scheduler.repeat = snapshot.repeat
-    scheduler.until_ns = snapshot.until_ns
+    scheduler.repeats.left = snapshot.repeat
+    scheduler.repeats.until_ns = snapshot.until_ns
     scheduler.blocked = snapshot.blocked
     scheduler.expiries[:] = snapshot.expiries
     state.now_ns = snapshot.now_ns

@@ -164,7 +164,7 @@ class Simulator:
         ended = mirror.apply(launch)
         shape = mirror.shape
         if self._jumps and not ended:
-            further, until_ns = self.scheduler.repeatable(mirror.quiet_ticks())
+            further, until_ns = self.scheduler.repeats.repeatable(mirror.quiet_ticks())
             if further > 0:
                 until_ns = min(until_ns, self._arrival_ns, self._rare_ns)
                 ends = self._cost.run_ns(shape, now_ns, further + 1, until_ns)

@@ -159,7 +159,7 @@ class _Replayer:
     def _repeated(self, record: Repeated) -> None:
         """In one go where the scheduler agrees that the steps repeat, and otherwise one by one as they were."""
         times = record.done_ns()
-        steps, until_ns = self.scheduler.repeatable(len(times))
+        steps, until_ns = self.scheduler.repeats.repeatable(len(times))
         if not record.elapsed_ns and 0 < steps == len(times) and times[-1] < until_ns:
             event = RunDone(record.step, times)
             out = self._handle(times[-1], [event])

@@ -86,9 +86,9 @@ assert stepwell.__file__.startswith(site), stepwell.__file__
 for each in pkgutil.walk_packages(stepwell.__path__, "stepwell."):
     if not each.name.endswith("__main__") and "testing" not in each.name:
         importlib.import_module(each.name)
-from stepwell.core import registry
+from stepwell.core.catalogue import catalogue
 for group in ("policies", "allocators", "cost_models", "backends"):
-    listed = registry.catalogue(group)
+    listed = catalogue(group)
     assert listed, group
     assert not [each for each in listed if each.error], listed
 """

@@ -19,9 +19,8 @@ from stepwell.core.build import build_scheduler
 from stepwell.core.clock import Clock, RealClock
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
-from stepwell.core.errors import CapacityError, UserError
+from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event, Submitted
-from stepwell.core.execution import PromptIds
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
@@ -32,10 +31,11 @@ from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
-from stepwell.transports.chat import ChatTemplate, Message
-from stepwell.transports.errors import Refusal, refusal_of, too_long
+from stepwell.transports.chat import ChatTemplate
+from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
+from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
@@ -137,6 +137,7 @@ class Service:
         """How late the event loop is: the worst of late, fading."""
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
+        self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
         self._watches: dict[Watch, None] = {}
         self._ranks = sorted(config.classes, key=lambda each: each.rank)
         self._open: dict[Generation, None] = {}
@@ -145,8 +146,6 @@ class Service:
         self._idle = anyio.Event()
         self._tasks: TaskGroup | None = None
         self._ran = self._closed = False
-        longest = max([len(model.tokenizer.token_bytes(id)) for id in range(model.tokenizer.vocab_size)], default=1)
-        self._most_bytes = self.context * max(longest, 1)
         self.metrics.gauges |= {
             "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
@@ -275,40 +274,6 @@ class Service:
         if told.status >= 500 and told.status != 503:
             log.error("a request failed", reason=str(error))
         return told
-
-    # ------------------------------------------------------------------------------------------- prompts
-
-    def text_prompt(self, text: str, field: str) -> PromptIds:
-        """The token ids of ``text``; raises ``RequestError`` if it is provably too long before anything is done.
-
-        Call it by ``aside.unless_short``, for all texts of a request at once: it may take microseconds a letter.
-        """
-        if len(text) > self._most_bytes:
-            raise too_long(None, self.context, field)
-        encode = self.model.encode or self.model.tokenizer.encode
-        return self.check_length(encode(text), field)
-
-    async def chat_prompt(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> PromptIds:
-        """The token ids of a chat that asks for its next answer."""
-        size = sum(len(str(message.get("content") or "")) for message in messages)
-        if size > self._most_bytes:
-            raise too_long(None, self.context, field)
-        return await self.aside(lambda: self.check_length(self.model.template(messages, arguments), field))
-
-    def check_length(self, ids: list[int], field: str) -> PromptIds:
-        """Neither empty nor too long.  Looks at none of them: the tokenizer knows its own tokens."""
-        if not ids:
-            raise UserError("must hold at least one token", field=field)
-        if len(ids) >= self.context:
-            raise too_long(len(ids), self.context, field)
-        return PromptIds(ids, self.model.tokenizer.vocab_size)
-
-    def check_prompt(self, ids: list[int], field: str) -> PromptIds:
-        """Ids that a client sent: the same, and of this model's vocabulary."""
-        made = self.check_length(ids, field)
-        if not 0 <= min(ids) <= max(ids) < made.below:
-            raise UserError(f"token ids are 0 to {made.below - 1}", field=field)
-        return made
 
     # ------------------------------------------------------------------------------------------- answers
 

@@ -243,7 +243,7 @@ class _Socket:
     async def _respond(self, running: _Running) -> None:
         service, events = self._service, running.events
         with service.stopping.given_up():
-            prompt = await service.chat_prompt(running.messages, running.arguments, "input")
+            prompt = await service.prompts.chat(running.messages, running.arguments, "input")
             keys = await service.keys([prompt], running.wants.tenant)
         generation = running.generation = service.start([prompt], running.wants, keys)
         self._begun(running)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.core import registry
+from stepwell.core import catalogue, registry
 from stepwell.core.config import Config, CostConfig, MemoryConfig, SchedulerConfig
 from stepwell.core.errors import UserError
 
@@ -104,7 +104,7 @@ def test_built_ins_are_declared() -> None:
 
 @pytest.mark.parametrize(("group", "name"), BUILT_IN)
 def test_built_ins_load_and_describe_themselves(group: registry.Group, name: str) -> None:
-    described = registry.describe(group, name)
+    described = catalogue.describe(group, name)
     assert described.summary
     assert described.distribution == "stepwell"
     assert not described.error
@@ -324,7 +324,7 @@ def test_broken_plugin_hides_no_other(third_party: Path) -> None:
     install(third_party, "stepwell-extra", points, broken_policy="import nowhere_at_all", extra_policy=PLUGIN)
     assert {"broken", "extra", "fcfs"} <= set(registry.names("policies"))
     assert "broken_policy" not in sys.modules, "listing imports nothing"
-    listed = {each.name: each for each in registry.catalogue("policies")}
+    listed = {each.name: each for each in catalogue.catalogue("policies")}
     assert "No module named 'nowhere_at_all'" in listed["broken"].error
     assert listed["broken"].distribution == "stepwell-extra"
     assert listed["extra"].summary == "Serves nobody."
@@ -345,7 +345,7 @@ def test_name_declared_by_two_is_refused(third_party: Path) -> None:
 
 
 def test_describe(plugin: Path) -> None:
-    described = registry.describe("policies", f"{plugin}:Mine")
+    described = catalogue.describe("policies", f"{plugin}:Mine")
     assert described.doc == "Serves nobody.\n\nIt is here for the tests."
     assert described.promises == {"work_conserving": False, "bounded_wait": True, "respects_rank": False}
     assert [(each.name, each.type, each.default, each.doc) for each in described.options] == [

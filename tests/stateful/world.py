@@ -134,7 +134,7 @@ class World:
 
     def run(self, most: int) -> bool:
         """Let the plan's repeats be done in one go, if there are any."""
-        further, until_ns = self.scheduler.repeatable(most)
+        further, until_ns = self.scheduler.repeats.repeatable(most)
         further = min(further, until_ns - self.now_ns - 1)
         if further <= 0:
             return False

@@ -299,7 +299,7 @@ async def chat(request: Request) -> Response:
     messages = requests.messages_of(requests.chat_messages(asked.messages))
 
     async def begin() -> tuple[Generation, _Shape]:
-        prompt = await service.chat_prompt(messages, asked.chat_template_kwargs or {}, "messages")
+        prompt = await service.prompts.chat(messages, asked.chat_template_kwargs or {}, "messages")
         return await _accepted(service, [prompt], wants), ChatShape(service, asked)
 
     return await _answer(request, service, asked, begin)

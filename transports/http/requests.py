@@ -243,12 +243,12 @@ def _begin(raw: Raw) -> bytes:
 def _prompt(raw: Raw, service: Service, field: str) -> PromptIds:
     begin = _begin(raw)
     if begin.startswith(b'"'):
-        return service.text_prompt(decode(raw, TEXT, field), field)
+        return service.prompts.text(decode(raw, TEXT, field), field)
     if begin == b"[":
-        return service.check_length([], field)
+        return service.prompts.check_length([], field)
     if not re.fullmatch(rb"\[[-0-9]", begin):
         raise UserError("must be text or a list of token ids", field=field)
     count = bytes(raw).count(b",") + 1  # before anything is made of each
     if count >= service.context:
         raise too_long(count, service.context, field)
-    return service.check_prompt(decode(raw, IDS, field), field)
+    return service.prompts.ids(decode(raw, IDS, field), field)

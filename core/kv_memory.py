@@ -1,0 +1,154 @@
+"""Interfaces of KV memory: what an allocator of pages is asked to do.
+
+``core.protocols`` gives them out with all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from stepwell.core.types import Fit, Page, RequestId, StepId
+
+
+class NotNow(msgspec.Struct, frozen=True):
+    """There is no room at present; ``short`` pages are missing."""
+
+    short: int
+
+
+class Reservation(msgspec.Struct, gc=False):
+    """Pages newly appended to a request's table, and the tokens that its whole table can hold.
+
+    ``cached`` tokens were found computed: after ``reserve`` their pages lead ``pages``, of which others hold ``shared``
+    too; after ``fork`` they are the parent's and not among them.
+    """
+
+    pages: list[Page]
+    capacity: int
+    cached: int = 0
+    shared: int = 0
+
+
+class CopyPlan(msgspec.Struct, gc=False):
+    """Pages to copy between device and host, pairwise; after a swap-in also the new ``table`` and its ``capacity``."""
+
+    device: list[Page]
+    host: list[Page]
+    table: list[Page] = []
+    capacity: int = 0
+
+
+class KVUsage(msgspec.Struct, frozen=True):
+    """Page counts: ``free + used + returning == total`` always (``used`` counts a shared page once)."""
+
+    total: int
+    free: int
+    used: int
+    returning: int
+    host_total: int
+    host_free: int
+
+
+class KVAllocator(Protocol):
+    """Owns the page tables.  Transactional: a call either does all or changes nothing.
+
+    ``after`` is the last step in flight that names the pages: they return to the pool when ``step_done`` reaches it,
+    at once if it already has.
+    ``keys`` are for prefix reuse: the ``i``-th identifies full page ``i`` of a prompt together with all before it.
+    Full pages become findable by ``publish``, and stay so after their request left until somebody needs the room:
+    ``free_pages`` counts them then.  Without ``reuses_prefixes`` keys, ``publish`` and ``forget`` do nothing.
+    """
+
+    reuses_prefixes: bool
+    page_size: int
+    total_pages: int
+    free_pages: int
+    returning_pages: int
+    free_host_pages: int
+
+    def fits(self, tokens: int, limit: int) -> Fit:
+        """Dry run of ``reserve`` for a new request that holds ``tokens`` now and ``limit`` at most."""
+        ...
+
+    def pages_missing(self, tokens: int, limit: int, headroom: int = 0, keys: Sequence[int] = ()) -> int:
+        """Free pages missing for such a request when ``headroom`` pages are to stay free; 0 if it fits."""
+        ...
+
+    def pages_needed(self, tokens: int, limit: int, keys: Sequence[int] = ()) -> int:
+        """Pages that ``reserve`` would take from the free ones for such a request."""
+        ...
+
+    def cached_tokens(self, keys: Sequence[int]) -> int:
+        """Tokens of the longest known prefix, without taking it (0 without prefix reuse)."""
+        ...
+
+    def reserve(self, request: RequestId, tokens: int, limit: int, keys: Sequence[int] = ()) -> Reservation | NotNow:
+        """Make the request's table hold at least ``tokens``; creates the table if it has none.
+
+        A new table begins with the known pages of ``keys``; at least one of ``tokens`` is left to compute.
+        """
+        ...
+
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+        """The request's first ``tokens`` are computed for good: the full pages among them with keys become findable."""
+        ...
+
+    def forget(self) -> None:
+        """What the device's pages hold cannot be relied on: none is findable any more."""
+        ...
+
+    def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:
+        """Append one page to each request's table; returns the pages in the same order."""
+        ...
+
+    def shrink(self, request: RequestId, tokens: int, after: StepId = 0) -> None:
+        """Give back pages beyond those that ``tokens`` need."""
+        ...
+
+    def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:
+        """Let ``child`` share the parent's full pages; a partly filled last page is copied (copy on write)."""
+        ...
+
+    def free(self, request: RequestId, after: StepId = 0) -> None:
+        """Drop the request's device table and its host pages, if any."""
+        ...
+
+    def swap_out(self, request: RequestId, tokens: int, after: StepId) -> CopyPlan | NotNow:
+        """Move the pages that hold ``tokens`` to the host tier; shared pages are copied too, references dropped."""
+        ...
+
+    def swap_in(self, request: RequestId, tokens: int, limit: int, after: StepId) -> CopyPlan | NotNow:
+        """Bring a swapped request back with room for ``tokens``; its host pages return after step ``after``."""
+        ...
+
+    def step_done(self, step: StepId) -> None:
+        """Steps up to ``step`` are done: pages that waited for them return to the pool."""
+        ...
+
+    def host_lost(self) -> None:
+        """The host tier's contents are gone; its pages are free again and swapped requests forgotten."""
+        ...
+
+    def table(self, request: RequestId) -> Sequence[Page]:
+        """The request's device pages in order; empty if it has none."""
+        ...
+
+    def exclusive_pages(self, request: RequestId) -> int:
+        """Device pages that no other request shares."""
+        ...
+
+    def usage(self) -> KVUsage: ...
+    def dump(self) -> object:
+        """Everything as JSON-like data, for a snapshot."""
+        ...
+
+    def load(self, data: object) -> None:
+        """Take over a state written by ``dump``; raises ``UserError`` if it is malformed."""
+        ...
+
+    def check(self) -> None:
+        """Raise ``InvariantError`` unless pages are conserved and no page has two owners that do not share it."""
+        ...

@@ -1,0 +1,103 @@
+"""Repeats: a plan that holds for further steps, launched again without asking the policy.
+
+A shell on a virtual clock asks ``repeatable`` and reports many steps by one ``RunDone``.  The scheduler ends in the
+state, and the journal in the bytes, that the same steps one by one would have led to.
+"""
+
+from __future__ import annotations
+
+from stepwell.core.applying import append_pages
+from stepwell.core.errors import InvariantError
+from stepwell.core.events import RunDone
+from stepwell.core.instructions import Run
+from stepwell.core.protocols import NotNow
+from stepwell.core.state import State, StepRecord
+from stepwell.core.types import FOREVER, RequestId
+
+
+class Repeats:
+    """``left``: for how many further steps the present plan holds; ``until_ns``: and until when."""
+
+    __slots__ = ("_state", "left", "until_ns")
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.left = 0
+        self.until_ns = FOREVER
+
+    def repeatable(self, at_most: int) -> tuple[int, int]:
+        """How many further steps the present plan holds for if nothing happens, and until when it may be relaunched.
+
+        For a shell that takes repeats in one go (``RunDone``): it may report as many as the first number of steps done,
+        all of them before the second (ns), none of which ends a request.
+        """
+        state = self._state
+        steps = min(at_most, self.left)
+        if steps <= 0 or state.limits.depth != 1 or len(state.inflight) != 1 or state.inflight[0].last:
+            return 0, 0
+        group = state.group
+        steps = min(steps, group.next_end() - group.launched)
+        free = state.allocator.free_pages
+        if free < len(group.members) * (steps // group.page_size + 1):
+            full = group.full
+            launched = group.launched
+            for step in range(steps):
+                phase = full.get(launched + step)
+                if phase is not None:
+                    free -= len(phase.members)
+                if free < 0 or step >= group.page_size:
+                    return step, self.until_ns
+        return steps, self.until_ns
+
+    def relaunch(self) -> list[int]:
+        """Launch the decode group once more; returns the pages appended."""
+        state, group = self._state, self._state.group
+        growing = group.grow(group.launched)
+        growth = append_pages(state, growing) if growing else []
+        id = state.next_step
+        state.next_step = id + 1
+        last = group.tick(id)
+        state.inflight.append(StepRecord(id, group.launched, last))
+        if last:
+            self.left = 0
+            for request in last:
+                state.draining[request.id] = request
+        else:
+            self.left -= 1
+        return growth
+
+    def take(self, event: RunDone) -> None:
+        """A repeated plan went on for several steps: exactly a ``StepDone`` and a relaunch for each of them."""
+        state, group = self._state, self._state.group
+        count = len(event.done_ns)
+        if not state.inflight or not count or event.done_ns[-1] != state.now_ns:
+            raise InvariantError(f"a run of {count} steps from {event.step} on does not end now, at {state.now_ns} ns")
+        step = state.inflight.popleft()
+        allowed = min(self.left, group.next_end() - group.launched)
+        if step.id != event.step or step.last or state.limits.depth != 1 or not 0 < count <= allowed:
+            raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
+        growing: list[RequestId] = []
+        offsets: list[int] = []
+        first, full = group.launched, group.full
+        for offset in range(count - 1):
+            if first + offset in full:
+                ids = group.grow(first + offset)
+                growing += ids
+                offsets += [offset] * len(ids)
+        group.launched = first + count - 1
+        growth: list[int] = []
+        if growing:
+            pages = state.allocator.grow(growing)
+            assert not isinstance(pages, NotNow)
+            growth = offsets + growing + pages
+            growth[::3] = offsets
+            growth[1::3] = growing
+            growth[2::3] = pages
+        state.next_step += count - 1
+        self.left -= count - 1
+        last = self.relaunch()
+        for index in range(0, len(last), 2):
+            growth += (count - 1, last[index], last[index + 1])
+        state.progress.done = state.next_step - 2
+        state.allocator.step_done(state.progress.done)
+        state.out.append(Run(event.step + 1, count, growth))

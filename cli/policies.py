@@ -11,7 +11,7 @@ import msgspec
 
 from stepwell.core.catalogue import Description, catalogue, describe
 from stepwell.core.errors import UserError
-from stepwell.core.protocols import SchedulerPolicy
+from stepwell.core.protocols import API_VERSION, SchedulerPolicy
 from stepwell.core.registry import Group, make_policy
 
 HELP = "List scheduling policies, describe one, or check one for conformance; other kinds of plugins by --kind."
@@ -78,6 +78,8 @@ def _tell(it: Description) -> None:
     if it.promises:
         kept = [name.replace("_", " ") for name, kept in it.promises.items() if kept]
         print(f"\npromises: {', '.join(kept) or 'nothing beyond the one duty of all'}")
+    written = f"written for {it.api_version}" if it.api_version is not None else "the plugin states none"
+    print(f"API version: {written}; this Stepwell offers {API_VERSION}")
     print("\noptions:" if it.options else "\noptions: none")
     for option in it.options:
         default = "required" if option.required else f"default {option.default}"

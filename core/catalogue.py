@@ -23,7 +23,10 @@ class OptionInfo(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a person wants to know of a plugin.  ``error`` is why it cannot be loaded; all else is then empty."""
+    """What a person wants to know of a plugin.  ``error`` is why it cannot be loaded; all else is then empty.
+
+    ``api_version``: of ``core.protocols``, for which it was written, if it says.
+    """
 
     group: str
     name: str
@@ -31,6 +34,7 @@ class Description(msgspec.Struct, frozen=True):
     distribution: str = ""
     summary: str = ""
     doc: str = ""
+    api_version: int | None = None
     promises: Mapping[str, bool] = {}
     options: tuple[OptionInfo, ...] = ()
     error: str = ""
@@ -48,6 +52,7 @@ def describe(group: Group, name: str, *, base: Path | None = None) -> Descriptio
         distribution=found[0].distribution if found else "",
         summary=doc.partition("\n")[0],
         doc=doc,
+        api_version=getattr(plugin, "api_version", None),
         promises=promises_of(plugin),
         options=tuple(OptionInfo(**each) for each in describe_options(plugin.Options)),
     )

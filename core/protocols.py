@@ -21,6 +21,13 @@ from stepwell.core.kv_memory import Reservation as Reservation
 from stepwell.core.plan import StepPlan
 from stepwell.core.types import RequestId, RequestState, StepId
 
+API_VERSION = 1
+"""Of all that this module asks of a plugin or shows to one.  A plugin class may state ``api_version``, the version that
+it was written for.  Whatever is added raises this number; older plugins are accepted."""
+
+OLDEST_API_VERSION = 1
+"""Whatever is taken away, or changes its meaning, raises this one too: a plugin for an older version is refused."""
+
 
 class Promises(msgspec.Struct, frozen=True):
     """What a policy guarantees beyond the one duty of all; conformance holds it to these."""
@@ -216,7 +223,8 @@ class SchedulerView(Protocol):
 class SchedulerPolicy(Protocol):
     """Decides.  Deterministic; time and randomness come from the view only.
 
-    A policy class has ``name``, ``promises``, a nested ``Options`` struct, and is called with an instance of it.
+    A policy class has ``name``, ``promises``, a nested ``Options`` struct, and is called with an instance of it; it may
+    state ``api_version``.
     Its state must be a function of the live requests: a policy rebuilt by observing them again decides the same.  One
     that must remember more (who was served how much) is a ``Remembering`` one as well.
     """

@@ -23,7 +23,7 @@ import msgspec
 
 from stepwell.core.config import Config, CostConfig, MemoryConfig
 from stepwell.core.errors import StepwellError, UserError
-from stepwell.core.protocols import CostModel, KVAllocator, SchedulerPolicy
+from stepwell.core.protocols import API_VERSION, OLDEST_API_VERSION, CostModel, KVAllocator, SchedulerPolicy
 from stepwell.core.schema import convert, unknown
 
 Group = Literal["policies", "allocators", "cost_models", "backends", "routers", "autoscalers", "predictors"]
@@ -208,7 +208,23 @@ def _problem(thing: object, group: Group) -> str:
     if not (isinstance(options, type) and issubclass(options, msgspec.Struct)):
         return "has no nested msgspec struct named Options"
     missing = [each for each in _DUTIES.get(group, ()) if not hasattr(thing, each)]
-    return f"is no {_word(group)}: it lacks {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"is no {_word(group)}: it lacks {', '.join(missing)}"
+    return _outdated(getattr(thing, "api_version", API_VERSION))
+
+
+def _outdated(wanted: object) -> str:
+    """Why a plugin written for that version of ``protocols`` cannot be used; empty if it can."""
+    if type(wanted) is not int or wanted < 1:
+        return f"states api_version = {wanted!r}, which is not a whole number from 1"
+    here = f"this Stepwell offers versions {OLDEST_API_VERSION} to {API_VERSION}"
+    if OLDEST_API_VERSION == API_VERSION:
+        here = f"this Stepwell offers version {API_VERSION}"
+    if wanted > API_VERSION:
+        return f"needs plugin API version {wanted}, and {here}: update Stepwell, or take an older release of the plugin"
+    if wanted < OLDEST_API_VERSION:
+        return f"was written for plugin API version {wanted}, and {here}: take a newer release of the plugin"
+    return ""
 
 
 # ------------------------------------------------------------------------------------------------ making

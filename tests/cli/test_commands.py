@@ -240,6 +240,7 @@ def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[0] for line in listed.splitlines()] == POLICIES
     described = call(capsys, "policies", "describe", "chat-batch")[1]
     assert "promises: work conserving, bounded wait, respects rank" in described
+    assert "API version: the plugin states none; this Stepwell offers 1" in described
     assert "aging_s (float >= 0, <= 1000000000; default 30.0)" in described
     assert "paged" in call(capsys, "policies", "list", "--kind", "allocators")[1]
     assert json.loads(call(capsys, "policies", "describe", "static", "--json")[1])["options"][0]["name"] == "batch_size"

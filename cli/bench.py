@@ -1,4 +1,4 @@
-"""``stepwell bench``: how fast this machine runs the scheduler, the simulator, and a serving engine."""
+"""``stepwell bench``: how fast this machine runs the scheduler, allocators, the simulator, and a serving engine."""
 
 from __future__ import annotations
 
@@ -7,26 +7,28 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepwell.cli import bench_engine
+from stepwell.cli import bench_engine, bench_memory
 from stepwell.core.registry import load
 from stepwell.sim.bench import REPEATS, STEPS, Line, as_json, bench_scheduler, bench_sim
 
 HELP = """\
-Measure the scheduler (time of a step), the simulator (requests per second), or a serving engine under load
-(tokens per second, latencies) on this machine."""
+Measure the scheduler (time of a step), the page allocators (time of a page, what is wasted), the simulator (requests
+per second), or a serving engine under load (tokens per second, latencies) on this machine."""
 
 EXAMPLES = """\
 examples:
   stepwell bench scheduler
   stepwell bench scheduler --policy chat-batch --json
+  stepwell bench memory
+  stepwell bench memory --allocator prefix --json
   stepwell bench sim --requests 20000 --repeats 1
   stepwell bench sim --traces ../shared/traces --json > speed.jsonl
   stepwell bench engine                              serves smollm2, and asks it over HTTP
   stepwell bench engine --dtype bfloat16 --workload concurrency-64 --runs 3
   stepwell bench engine --url http://127.0.0.1:8101 --engine vllm --precision bf16
 
---json prints one object a line.  Times end in _us, speeds in _per_s, memory in _mb (the most so far); a line
-"machine" says how fast plain Python runs, to compare figures of different machines by;
+--json prints one object a line.  Times end in _us or _ns_per_page, speeds in _per_s, memory in _mb (the most so far);
+a line "machine" says how fast plain Python runs, to compare figures of different machines by;
 "build" is "pure" or "compiled".  Rows of an engine have latencies in _ms, and "loop_ns", the yardstick at their
 time; exit status 1 if an answer had not as many tokens as were asked for.
 """
@@ -35,7 +37,7 @@ _TRACES = Path("../shared/traces")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="what", required=True, metavar="scheduler|sim|engine")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="scheduler|memory|sim|engine")
     scheduler = commands.add_parser("scheduler", help="microseconds of a step, by requests running and waiting")
     scheduler.add_argument(
         "--steps", type=_positive, default=STEPS, metavar="N", help=f"timed steps a figure ({STEPS})"
@@ -44,6 +46,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     sim.add_argument("--requests", type=_positive, default=100_000, metavar="N", help="of the common workload (100000)")
     sim.add_argument("--repeats", type=_positive, default=REPEATS, metavar="N", help=f"runs a figure ({REPEATS})")
     sim.add_argument("--traces", type=Path, default=_TRACES, metavar="DIR", help=f"where traces lie ({_TRACES})")
+    memory = commands.add_parser("memory", help="nanoseconds of a page, of a prefix lookup, and of a step; waste")
+    bench_memory.arguments(memory)
     engine = commands.add_parser("engine", help="tokens a second and latencies of a server under load, over HTTP")
     bench_engine.arguments(engine)
     for command in (scheduler, sim):
@@ -54,6 +58,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.what == "engine":
         return bench_engine.run(args)
+    if args.what == "memory":
+        return bench_memory.run(args)
     load("policies", args.policy)
     lines: Iterator[Line]
     if args.what == "scheduler":

@@ -50,7 +50,7 @@ def print_runs(runs: Sequence[Summary], to: Console) -> None:
 
 def _one(run: Summary, to: Console) -> None:
     scopes = _scopes(run)
-    latency = _table("", "", "mean", "p50", "p90", "p99")
+    latency = plain_table("", "", "mean", "p50", "p90", "p99")
     for name, field in _LATENCIES:
         for place, scope in enumerate(scopes):
             spread: Spread = getattr(scope, field)
@@ -58,20 +58,20 @@ def _one(run: Summary, to: Console) -> None:
             last = place == len(scopes) - 1
             latency.add_row(name if not place else "", scope.name, *map(time_of, values), end_section=last)
     to.print(latency)
-    classes = _table("", *[scope.name for scope in scopes])
+    classes = plain_table("", *[scope.name for scope in scopes])
     for label, tell, _ in _SCOPED:
         classes.add_row(label, *[tell(scope)[0] for scope in scopes])
     to.print()
     to.print(classes)
     to.print()
-    whole = _table("", run.policy)
+    whole = plain_table("", run.policy)
     for label, tell_run, _ in _WHOLE:
         whole.add_row(label, tell_run(run)[0])
     to.print(whole)
 
 
 def _compared(runs: Sequence[Summary], everybody: Sequence[Summary], to: Console) -> None:
-    table = _table("", *[run.policy for run in runs])
+    table = plain_table("", *[run.policy for run in runs])
 
     def row(label: str, cells: Iterable[Cell], all_cells: Iterable[Cell], better: int, *, last: bool = False) -> None:
         numbers = [number for _, number in all_cells if number is not None]
@@ -100,7 +100,8 @@ def _compared(runs: Sequence[Summary], everybody: Sequence[Summary], to: Console
     to.print(table)
 
 
-def _table(first: str, *columns: str) -> Table:
+def plain_table(first: str, *columns: str) -> Table:
+    """Without lines; the first column to the left, the others to the right."""
     table = Table(box=None, pad_edge=False, show_edge=False, header_style="bold")
     table.add_column(first, no_wrap=True)
     for name in columns:

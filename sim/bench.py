@@ -26,7 +26,7 @@ from stepwell.core.errors import UserError
 from stepwell.core.events import Event, StepDone, Submitted
 from stepwell.core.instructions import Admitted, Instruction, Launch
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.types import FOREVER, RequestId
+from stepwell.core.types import RequestId
 from stepwell.sim.run import Result, simulate
 from stepwell.sim.workload.generate import common_workload
 from stepwell.sim.workload.request import Workload
@@ -89,9 +89,9 @@ def bench_scheduler(policy: str = "fcfs", *, steps: int = STEPS) -> Iterator[Lin
     yield machine()
     seen: list[int] = []
     for running in RUNNING:
-        asked = _Drive(policy, running, steps, honour_repeats=False)
+        asked = Drive(policy, running, steps, honour_repeats=False)
         asked_us = asked.steady(steps)
-        drive = _Drive(policy, running, steps)
+        drive = Drive(policy, running, steps)
         steady_us = drive.steady(steps)
         if drive.running in seen:
             continue  # the policy has a limit of its own (static batching)
@@ -102,14 +102,14 @@ def bench_scheduler(policy: str = "fcfs", *, steps: int = STEPS) -> Iterator[Lin
             "policy": policy,
             "running": drive.running,
             "waiting": 0,
-            "steady_p50_us": _p50(steady_us),
-            "steady_p99_us": _p99(steady_us),
-            "steady_asked_p50_us": _p50(asked_us),
+            "steady_p50_us": p50(steady_us),
+            "steady_p99_us": p99(steady_us),
+            "steady_asked_p50_us": p50(asked_us),
             "steps": steps,
             "rss_mb": rss_mb(),
         }
     for waiting in WAITING:
-        drive = _Drive(policy, 256, steps, waiting=waiting)
+        drive = Drive(policy, 256, steps, waiting=waiting)
         change_us = drive.changing(steps)
         yield {
             "bench": "scheduler",
@@ -117,25 +117,40 @@ def bench_scheduler(policy: str = "fcfs", *, steps: int = STEPS) -> Iterator[Lin
             "policy": policy,
             "running": drive.running,
             "waiting": waiting,
-            "change_p50_us": _p50(change_us),
-            "change_p99_us": _p99(change_us),
+            "change_p50_us": p50(change_us),
+            "change_p99_us": p99(change_us),
             "steps": steps,
             "rss_mb": rss_mb(),
         }
 
 
-class _Drive:
-    """A scheduler with real page tables, brought to where everybody decodes."""
+class Drive:
+    """A scheduler with real page tables, brought to where everybody decodes.
 
-    def __init__(self, policy: str, running: int, steps: int, *, waiting: int = 0, honour_repeats: bool = True) -> None:
+    Prompts have keys if the ``allocator`` asks for them, and no two are alike.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        running: int,
+        steps: int,
+        *,
+        waiting: int = 0,
+        honour_repeats: bool = True,
+        allocator: str = "paged",
+    ) -> None:
         pages = running * ((700 + steps * 2) // _PAGE)
         config = validate(
             Config(
                 scheduler=SchedulerConfig(policy=policy, running_limit=running, max_waiting=1 << 20),
-                memory=MemoryConfig(pages=pages, page_size=_PAGE, host_pages=pages),
+                memory=MemoryConfig(allocator=allocator, pages=pages, page_size=_PAGE, host_pages=pages),
             )
         )
         self.scheduler: Scheduler = build_scheduler(config, honour_repeats=honour_repeats)
+        self._keyed = self.scheduler.state.allocator.reuses_prefixes
+        # More than anybody comes to, and little enough that all fit who reserve it at once.
+        self._most = 150 + steps * 2
         self._now_ns = 0
         self._next: RequestId = 1
         self._step = 0
@@ -178,7 +193,9 @@ class _Drive:
     def _arrival(self) -> Submitted:
         id = self._next
         self._next += 1
-        return Submitted(id, 480 + id * 7 % 41, FOREVER)
+        tokens = 480 + id * 7 % 41
+        keys = [(id << 32) + place for place in range(tokens // _PAGE)] if self._keyed else []
+        return Submitted(id, tokens, self._most, keys=keys)
 
     def _done(self, ended: list[RequestId]) -> float:
         self._now_ns += _STEP_NS
@@ -201,11 +218,11 @@ class _Drive:
                 self._admitted.append(item.request)
 
 
-def _p50(times_us: list[float]) -> float:
+def p50(times_us: list[float]) -> float:
     return round(median(times_us), 2)
 
 
-def _p99(times_us: list[float]) -> float:
+def p99(times_us: list[float]) -> float:
     return round(quantiles(times_us, n=100)[98], 2)
 
 

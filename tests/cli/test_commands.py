@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from stepwell.cli.tables import print_runs, time_of
+from stepwell.core.registry import names
 from stepwell.sim.run import simulate
 from stepwell.tests.cli.hand import call, scenario
 
@@ -271,6 +272,22 @@ def test_bench_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     ]
     assert all(line["requests_per_s"] > 0 and line["steps_per_s"] > 0 for line in lines[:4])
     assert "not found in nowhere" in lines[4]["skipped"]
+
+
+def test_bench_memory_measures_every_registered_allocator(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("bench", "memory", "--pages", "1100", "--steps", "10")
+    machine, *lines = (json.loads(line) for line in call(capsys, *small, "--json")[1].splitlines())
+    assert machine["loop_ns_per_iteration"] > 0
+    assert [line["allocator"] for line in lines] == names("allocators")
+    by_name = {line["allocator"]: line for line in lines}
+    assert all(line["reserve_ns_per_page"] > 0 and line["steady_p50_us"] > 0 for line in lines)
+    assert by_name["prefix"]["publish_ns_per_page"] > 0 < by_name["prefix"]["evict_ns_per_page"]
+    assert by_name["prefix"]["lookup_us"] > 0 < by_name["prefix"]["lookup_half_us"]
+    assert by_name["paged"]["lookup_us"] is by_name["contiguous"]["grow_ns_per_page"] is None
+    assert by_name["paged"]["fragmentation"] < by_name["contiguous"]["fragmentation"] < 1
+    table = call(capsys, *small, "--allocator", "paged")[1]
+    assert "grow by one page" in table
+    assert "contiguous" not in table
 
 
 def test_demo_compares_policies_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

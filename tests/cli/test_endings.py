@@ -48,6 +48,8 @@ BAD = [
     (["policies", "list", "--kind", "gadgets"], "invalid choice"),
     (["bench", "sim", "--requests", "0"], "at least 1"),
     (["bench", "scheduler", "--policy", "nobody"], "unknown policy"),
+    (["bench", "memory", "--allocator", "nobody"], "unknown allocator"),
+    (["bench", "memory", "--pages", "10"], "at least 1024 pages"),
     (["bench", "engine", "--runs", "0"], "at least 1"),
     (["bench", "engine", "--url", "http://example.com"], "on the loopback"),
     (["bench", "engine", "--corpus", "nowhere.json"], "cannot read nowhere.json"),
@@ -122,7 +124,7 @@ def test_help_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> Non
 PARTS = ["journal show", "journal stat", "config check", "config show", "policies list", "policies describe"]
 
 
-@pytest.mark.parametrize("name", [*PARTS, "bench scheduler", "bench sim", "bench engine"])
+@pytest.mark.parametrize("name", [*PARTS, "bench scheduler", "bench memory", "bench sim", "bench engine"])
 def test_help_of_a_part_has_a_description_and_its_own_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = call(capsys, *name.split(), "--help")
     assert (status, err) == (0, "")

@@ -65,10 +65,13 @@ class KVAllocator(Protocol):
     reuses_prefixes: bool
     page_size: int
     total_pages: int
-    free_pages: int
-    returning_pages: int
-    free_host_pages: int
 
+    @property
+    def free_pages(self) -> int: ...
+    @property
+    def returning_pages(self) -> int: ...
+    @property
+    def free_host_pages(self) -> int: ...
     def fits(self, tokens: int, limit: int) -> Fit:
         """Dry run of ``reserve`` for a new request that holds ``tokens`` now and ``limit`` at most."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stepwell.core.errors import InvariantError, UserError
@@ -303,29 +305,37 @@ def test_a_loaded_pool_hands_out_the_same_pages_in_the_same_order() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "says"),
     [
-        ("free", [0, 1, 2], "nowhere"),
-        ("free", [0, 1, 2, 3, 4, 4], "page 4 is in"),
-        ("free", [0, 1, 2, 3, 4, 9], "outside"),
-        ("free", "all", "Expected `array`"),
-        ("returning", [[0, [[5]]]], "although step 0 is done"),
-        ("tables", [[1, [6, 6]]], "twice"),
-        ("owners", [[6, 2]], "shared"),
-        ("late", [[6, 2]], "waits for step 2"),
-        ("leading", [[7, 1]], "request 7"),
+        ("pool.free", [0, 1, 2], "nowhere"),
+        ("pool.free", [0, 1, 2, 3, 4, 4], "page 4 is in"),
+        ("pool.free", [0, 1, 2, 3, 4, 9], "outside"),
+        ("pool.free", "all", "Expected `array`"),
+        ("pool.returning", [[0, [[5]]]], "although step 0 is done"),
+        ("tables.tables", [[1, [6, 6]]], "twice"),
+        ("tables.holders", [[6, 2]], "are held by"),
+        ("tables.late", [[6, 2]], "waits for step 2"),
+        ("tables.leading", [[7, 1]], "request 7"),
         ("shape", {"allocator": "contiguous", "pages": 8, "page_size": 16, "host_pages": 8}, "contiguous"),
         ("shape", {"allocator": "paged", "pages": 0, "page_size": 16, "host_pages": 8}, "at least one page"),
-        ("host", {"free": [], "returning": [], "stored": []}, "host pages are nowhere"),
-        ("host", {"free": [7], "returning": [], "stored": [[1, 0, [0, 1, 2, 3, 4, 5, 6]]]}, "both on the device"),
+        ("tables.host", {"free": [], "returning": [], "stored": []}, "host pages are nowhere"),
+        (
+            "tables.host",
+            {"free": [7], "returning": [], "stored": [[1, 0, [0, 1, 2, 3, 4, 5, 6]]]},
+            "both on the device",
+        ),
         ("extra", 0, "unknown field"),
     ],
 )
 def test_a_malformed_snapshot_is_the_users_error_and_changes_nothing(field: str, value: object, says: str) -> None:
     kv = pool()
     kv.reserve(1, 32, 100)
-    before = kv.dump()
-    assert isinstance(before, dict)
+    before, wrong = kv.dump(), kv.dump()
+    place: Any = wrong
+    *path, last = field.split(".")
+    for each in path:
+        place = place[each]
+    place[last] = value
     with pytest.raises(UserError, match=says):
-        kv.load({**before, field: value})
+        kv.load(wrong)
     assert kv.dump() == before
 
 
@@ -342,6 +352,6 @@ def test_a_senseless_pool_is_refused(pages: int, page_size: int, host_pages: int
 def test_check_names_what_is_wrong() -> None:
     kv = pool()
     kv.reserve(1, 32, 100)
-    kv.free_pages += 1
+    kv._pool.free_pages += 1
     with pytest.raises(InvariantError, match="the count of free pages says 7, but there are 6"):
         kv.check()

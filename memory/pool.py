@@ -1,0 +1,99 @@
+"""Pages that nobody holds: the blank ones, as a stack, and those that a step in flight still names."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from stepwell.core.types import Page, StepId
+from stepwell.memory import audit
+from stepwell.memory.audit import Place
+from stepwell.memory.quarantine import Quarantine
+from stepwell.memory.snapshot import Pages, StepRow
+
+
+class PagePool(Protocol):
+    """Where ``PageTables`` takes pages from and gives them back to."""
+
+    @property
+    def free_pages(self) -> int:
+        """How many ``take`` can give."""
+        ...
+
+    def take(self, count: int) -> list[Page]:
+        """``count`` free pages, the last of them to be used first: so it does not matter how many are taken at once."""
+        ...
+
+    def give(self, pages: list[Page], after: StepId) -> None:
+        """Blank pages, free when step ``after`` is done."""
+        ...
+
+    def keep(self, page: Page, until: StepId) -> bool:
+        """Nobody holds ``page`` any more, which others may have: ``True`` if it is kept for what is in it, from step
+        ``until`` on; otherwise it is to be given."""
+        ...
+
+    def step_done(self, step: StepId) -> None: ...
+
+
+class BlankState(msgspec.Struct, forbid_unknown_fields=True):
+    """A snapshot.  ``done`` is the last step done."""
+
+    done: StepId
+    free: Pages
+    returning: list[StepRow]
+
+
+class BlankPages:
+    """The pages freed last are handed out first.  ``free_pages`` and ``returning_pages`` count; nothing is kept."""
+
+    def __init__(self, pages: int) -> None:
+        self.free_pages = pages
+        self._free: list[Page] = list(range(pages))
+        self._returning: Quarantine[list[Page]] = Quarantine()
+
+    @property
+    def returning_pages(self) -> int:
+        return self._returning.pages
+
+    @property
+    def done(self) -> StepId:
+        return self._returning.done
+
+    def take(self, count: int) -> list[Page]:
+        cut = self.free_pages - count
+        pages = self._free[cut:]
+        del self._free[cut:]
+        self.free_pages = cut
+        return pages
+
+    def give(self, pages: list[Page], after: StepId) -> None:
+        if not self._returning.hold(pages, after):
+            self._free += pages
+            self.free_pages += len(pages)
+
+    def keep(self, page: Page, until: StepId) -> bool:
+        """No: what is in it is of no use."""
+        return False
+
+    def step_done(self, step: StepId) -> None:
+        """``InvariantError`` if ``step`` is before one already reported."""
+        for pages in self._returning.step_done(step):
+            self._free += pages
+            self.free_pages += len(pages)
+
+    def state(self) -> BlankState:
+        """The state as it is, sharing its lists: encode it before anything changes."""
+        return BlankState(self._returning.done, self._free, self._returning.rows())
+
+    def restore(self, state: BlankState) -> None:
+        """Become ``state``; whoever audits ``places`` says whether it makes sense."""
+        self._free = list(state.free)
+        self.free_pages = len(self._free)
+        self._returning.restore(state.done, state.returning)
+
+    def places(self) -> list[Place]:
+        """For ``audit.partition``; raises ``InvariantError`` if a count is wrong or a page overdue."""
+        audit.same("the count of free pages", self.free_pages, len(self._free))
+        return [("the free list", self._free), *self._returning.places()]

@@ -1,0 +1,131 @@
+"""The pool of ``memory.prefix``: blank pages, and findable ones that nobody holds, given up when those run out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+import msgspec
+
+from stepwell.core.errors import InvariantError
+from stepwell.core.types import Page, StepId
+from stepwell.memory.audit import Place
+from stepwell.memory.pool import BlankPages, BlankState
+from stepwell.memory.prefix_index import Entry, IndexState, PrefixIndex
+from stepwell.memory.snapshot import Pages
+from stepwell.memory.tables import PageTables
+
+
+class PrefixPoolState(msgspec.Struct, forbid_unknown_fields=True):
+    """A snapshot: findable pages in ``index``, those that wait in ``waiting`` with the step that they wait for."""
+
+    blank: BlankState
+    waiting: list[tuple[Page, StepId]]
+    index: IndexState
+
+
+class PrefixPool:
+    """A ``PagePool`` that keeps what ``index`` knows.  ``waiting`` are findable pages that nobody holds, and the step
+    in flight that they wait for before they are idle."""
+
+    def __init__(self, pages: int, index: PrefixIndex) -> None:
+        self.index = index
+        self.waiting: dict[Page, StepId] = {}
+        self._blank = BlankPages(pages)
+
+    @property
+    def free_pages(self) -> int:
+        return self._blank.free_pages + self.index.idle
+
+    @property
+    def returning_pages(self) -> int:
+        return self._blank.returning_pages + len(self.waiting)
+
+    @property
+    def done(self) -> StepId:
+        return self._blank.done
+
+    def take(self, count: int) -> list[Page]:
+        """Blank pages first."""
+        blank = self._blank
+        short = count - blank.free_pages
+        if short <= 0:
+            return blank.take(count)
+        evicted = self.index.evict(short)
+        evicted.reverse()
+        return evicted + blank.take(count - short)
+
+    def give(self, pages: list[Page], after: StepId) -> None:
+        self._blank.give(pages, after)
+
+    def keep(self, page: Page, until: StepId) -> bool:
+        """If it is findable."""
+        entry = self.index.by_page.get(page)
+        if entry is None:
+            return False
+        if until > self._blank.done:
+            self.waiting[page] = until
+        else:
+            self.index.release(entry)
+        return True
+
+    def hold(self, entry: Entry) -> StepId:
+        """Somebody holds a page that was kept; returns the step that it waited for, 0 if none."""
+        if entry.stamp:
+            self.index.hold(entry)
+            return 0
+        return self.waiting.pop(entry.page)
+
+    def step_done(self, step: StepId) -> None:
+        """``InvariantError`` if ``step`` is before one already reported."""
+        self._blank.step_done(step)
+        if self.waiting:
+            for page in [page for page, until in self.waiting.items() if until <= step]:
+                del self.waiting[page]
+                self.index.release(self.index.by_page[page])
+
+    def forget(self) -> None:
+        """What was kept is blank from here on, and nothing is findable."""
+        self._blank.give(self.index.clear(), 0)
+        for page, until in self.waiting.items():
+            self._blank.give([page], until)
+        self.waiting.clear()
+
+    # ---------------------------------------------------------------------------------------- snapshot and audit
+
+    def state(self) -> PrefixPoolState:
+        """The state as it is, sharing its lists: encode it before anything changes."""
+        return PrefixPoolState(self._blank.state(), list(self.waiting.items()), self.index.state())
+
+    def restore(self, state: PrefixPoolState) -> None:
+        """Become ``state``; ``InvariantError`` if its findable pages do not form trees."""
+        self._blank.restore(state.blank)
+        self.waiting = dict(state.waiting)
+        self.index.restore(state.index)
+
+    def places(self) -> list[Place]:
+        """For ``audit.partition``; raises ``InvariantError`` if the index contradicts itself or a page is overdue."""
+        self.index.check()
+        for page, until in self.waiting.items():
+            if page not in self.index.by_page or until <= self.done:
+                raise InvariantError(f"page {page} waits for step {until} to be idle, but need not")
+        idle = [page for page, entry in self.index.by_page.items() if entry.stamp]
+        return [*self._blank.places(), ("the idle pages", idle), ("the findable pages that wait", list(self.waiting))]
+
+
+def check_findable(index: PrefixIndex, tables: PageTables) -> None:
+    """Raise ``InvariantError`` unless each findable page in a table is among the leading ones, at its own place, behind
+    the page that it builds on; O(pages)."""
+    for request, table in tables.by_request.items():
+        leading = tables.leading.get(request, 0)
+        for place, page, before in _places(table):
+            entry = index.by_page.get(page)
+            if entry is None:
+                continue
+            builds_on = entry.parent.page if entry.parent is not None else None
+            if place >= leading or entry.depth != place or builds_on != before:
+                raise InvariantError(f"page {page} of request {request} is findable at another place: {table}")
+
+
+def _places(table: Pages) -> Iterable[tuple[int, Page, Page | None]]:
+    return zip(range(len(table)), table, chain([None], table), strict=False)

@@ -1,12 +1,13 @@
-"""The ordered line of requests that wait for the device."""
+"""Lines of requests that wait for the device, and what is asked of one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
+from itertools import chain, islice
 from typing import Protocol
 
-from stepwell.core.protocols import PolicyEvent, RequestView
+from stepwell.core.protocols import PolicyEvent, RequestView, SchedulerView
 from stepwell.core.types import SWAPPED, SWAPPING_OUT, WAITING, RequestId
 
 Key = tuple[int, int]
@@ -81,6 +82,11 @@ class OrderedLine:
         if request.id in self._keys and in_line(request):
             self._put(request, now_ns)
 
+    def reorder(self, now_ns: int) -> None:
+        """Something else than time changed the keys of all, as what a policy ``load``s does; O(n log n)."""
+        for request in [request for key, id, request in self._heap if self._keys.get(id) == key]:
+            self.refresh(request, now_ns)
+
     def start(self, now_ns: int) -> None:
         """Begin a plan: age, and put back whoever the last plan took but could not place."""
         if self._taken:
@@ -110,6 +116,37 @@ class OrderedLine:
         del self._keys[id]
         self._taken.append(request)
 
+    def drop(self) -> None:
+        """Remove the head that was just given, for good: the plan being made rejects it."""
+        del self._keys[heappop(self._heap)[1]]
+
     def next_change_ns(self) -> int:
         """When time alone changes the order next; 0 if it will not."""
         return self._aging[0][0] if self._aging else 0
+
+
+def first_in_line(view: SchedulerView, most: int) -> list[RequestView]:
+    """Up to ``most`` that wait, swapped ones first, each kind in the order in which it came to wait."""
+    return list(islice(chain(view.swapped.values(), view.waiting.values()), most))
+
+
+class ListedLine:
+    """Requests in the order in which they are given, for one plan: where the order is made anew each time.
+
+    Such an order may change while a plan repeats, so a policy asks to be asked again: ``repeat`` 0 for who is blocked.
+    """
+
+    def __init__(self, requests: Iterable[RequestView]) -> None:
+        self._left = list(requests)
+        self._left.reverse()
+
+    def start(self, now_ns: int) -> None: ...
+
+    def head(self) -> RequestView | None:
+        return self._left[-1] if self._left else None
+
+    def take(self) -> None:
+        self._left.pop()
+
+    def next_change_ns(self) -> int:
+        return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any
 
 from stepwell.core.protocols import PolicyEvent, RequestView
 from stepwell.core.types import FOREVER, WAITING, RequestId
@@ -153,3 +154,13 @@ class TenantLine:
     def next_change_ns(self) -> int:
         """Time alone changes nothing."""
         return 0
+
+    def dump(self) -> object:
+        """As ``protocols.Remembering``: service outlives the requests that were given it."""
+        tenants = [[each.name, each.banked] for each in self.tenants.values()]
+        return {"tenants": tenants, "last_left": self.last_left}
+
+    def load(self, data: Any) -> None:
+        for name, banked in data["tenants"]:
+            self.tenant(name).banked = banked
+        self.last_left = data["last_left"]

@@ -1,6 +1,7 @@
 """Pure parts that policies are made of, and ``pack``, which puts them together.
 
-- order: a ``Line`` (who is next) and a ``Rank`` (how running requests compare), ``policies.line``;
+- order: a ``Line`` (who is next: ``OrderedLine``, ``Aging.line``, ``TenantLine``, ``ListedLine``) and a ``Rank`` (how
+  running requests compare), from ``Guesses`` of lengths or when they are ``due_ns``;
 - admission: an ``Admission``, the pages that are missing to take somebody in; ``with_watermark`` unless said otherwise;
 - chunking: ``prefill``, how many tokens of the budget prompts may have in this step;
 - victims, and swap or recompute: ``policies.victims``, by ``Rank`` and by ``mode``.
@@ -19,15 +20,25 @@ from collections.abc import Callable, Sequence
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
 from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING, PreemptMode, RequestId
-from stepwell.policies.line import Line, OrderedLine, Rank, by_arrival
+from stepwell.policies.aging import Aging
+from stepwell.policies.deadlines import due_ns
+from stepwell.policies.line import Line, ListedLine, OrderedLine, Rank, by_arrival, first_in_line
+from stepwell.policies.tenant_line import TenantLine
 from stepwell.policies.victims import Departures, may_go, preempt_mode, relieve
+from stepwell.policies.work import Guesses
 
 __all__ = [
     "Admission",
+    "Aging",
+    "Guesses",
     "Line",
+    "ListedLine",
     "OrderedLine",
     "Rank",
+    "TenantLine",
     "by_arrival",
+    "due_ns",
+    "first_in_line",
     "pack",
     "preempt_mode",
     "seconds",

@@ -63,10 +63,7 @@ class Vtc:
         return plan
 
     def dump(self) -> object:
-        tenants = [[each.name, each.banked] for each in self.line.tenants.values()]
-        return {"tenants": tenants, "last_left": self.line.last_left}
+        return self.line.dump()
 
     def load(self, data: Any) -> None:
-        for name, banked in data["tenants"]:
-            self.line.tenant(name).banked = banked
-        self.line.last_left = data["last_left"]
+        self.line.load(data)

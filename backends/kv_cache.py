@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from stepwell.backends.weights.source import ModelShape
-from stepwell.core.instructions import CopyRow
+from stepwell.core.instructions import CopyRow, PageCopy
 
 
 def page_bytes(shape: ModelShape, page_size: int, dtype: torch.dtype) -> int:
@@ -51,6 +51,12 @@ class KVCache:
             for layer in range(here.shape[0]):
                 copied = there[layer].index_select(0, host).to(here.device)
                 here[layer].index_copy_(0, device.to(here.device), copied)
+
+    def copy(self, pages: Sequence[PageCopy]) -> None:
+        """Copy device pages to device pages, all layers; everything is read before anything is written."""
+        source, target = torch.tensor(pages, dtype=torch.int64, device=self.keys.device).unbind(1)
+        self.keys[:, target] = self.keys[:, source]
+        self.values[:, target] = self.values[:, source]
 
     def clear(self, pages: Sequence[int]) -> None:
         """Make pages harmless again that hold numbers which are not finite."""

@@ -192,7 +192,7 @@ class TorchBackend:
         return result
 
     def _follow(self, batch: Launch) -> int:
-        """Bring tables and group up to date, and copy.  Returns how long copying took."""
+        """Bring tables and group up to date, and copy.  Returns how long copying to and from the host took."""
         rows, group = self._rows, self._group
         start_ns = time.perf_counter_ns()
         if batch.swap_out:
@@ -200,6 +200,8 @@ class TorchBackend:
         if batch.swap_in:
             self._cache.swap_in(batch.swap_in)
         copy_ns = time.perf_counter_ns() - start_ns if batch.swap_out or batch.swap_in else 0
+        if batch.copies:
+            self._cache.copy(batch.copies)
         for id in batch.left:
             group.leave(id)
         for id, table in batch.tables:

@@ -188,6 +188,7 @@ class PlanApplier:
             request.move(PREFILLING, state.now_ns, "admitted")
             state.loose[id] = request
             self._launch.tables.append((id, reservation.pages))
+            self._launch.copies += reservation.copies
             state.out.append(Admitted(id, reservation.cached, reservation.shared))
             state.tell("admitted", request)
             self._run_slice(request, min(tokens, request.pending))
@@ -209,6 +210,7 @@ class PlanApplier:
                 request.capacity = reservation.capacity
                 for page in reservation.pages:
                     self._launch.growth += (id, page)
+                self._launch.copies += reservation.copies
             self._run_slice(request, tokens)
 
     def _run_slice(self, request: Request, tokens: int) -> None:

@@ -28,6 +28,8 @@ class BatchShape(msgspec.Struct, gc=False):
     kv_tokens: int = 0
     swap_pages: int = 0
     prefill_requests: int = 0
+    copied_pages: int = 0
+    """Within the device (copy on write)."""
 
 
 class CostModel(Protocol):

@@ -27,9 +27,14 @@ TableRow = tuple[RequestId, list[Page]]
 CopyRow = tuple[RequestId, list[Page], list[Page]]
 """(request, device pages, host pages), pairwise; the direction is the field's."""
 
+PageCopy = tuple[Page, Page]
+"""(source, destination), both on the device."""
+
 
 class Launch(msgspec.Struct, array_like=True, tag="launch", gc=False):
     """Execute one step: copies first, then one forward pass over slices and the decode group, then sample.
+
+    Swaps come first, then ``copies`` within the device; none of these reads what another writes.
 
     ``decode`` says whether the group takes part; each member then computes one token at its next position and samples
     the following one.  ``joined`` and ``left`` change the group *before* this step; a request that joins was sampled in
@@ -45,11 +50,12 @@ class Launch(msgspec.Struct, array_like=True, tag="launch", gc=False):
     tables: list[TableRow] = []
     swap_out: list[CopyRow] = []
     swap_in: list[CopyRow] = []
+    copies: list[PageCopy] = []
 
     def repeats(self) -> bool:
         """Whether it does what the step before it did: only the decode group, nobody joined or left."""
         return self.decode and not (
-            self.joined or self.left or self.slices or self.tables or self.swap_out or self.swap_in
+            self.joined or self.left or self.slices or self.tables or self.swap_out or self.swap_in or self.copies
         )
 
 

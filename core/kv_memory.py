@@ -22,14 +22,16 @@ class NotNow(msgspec.Struct, frozen=True):
 class Reservation(msgspec.Struct, gc=False):
     """Pages newly appended to a request's table, and the tokens that its whole table can hold.
 
-    ``cached`` tokens were found computed: after ``reserve`` their pages lead ``pages``, of which others hold ``shared``
-    too; after ``fork`` they are the parent's and not among them.
+    ``cached`` tokens were found computed: their pages lead ``pages``, of which others hold ``shared`` too.  ``copies``
+    (source, destination) fill pages of the request's own; they ride in the next step, before it computes, so that a
+    source may be handed out again by a later call.  No source is the destination of an earlier one.
     """
 
     pages: list[Page]
     capacity: int
     cached: int = 0
     shared: int = 0
+    copies: list[tuple[Page, Page]] = []
 
 
 class CopyPlan(msgspec.Struct, gc=False):
@@ -60,9 +62,11 @@ class KVAllocator(Protocol):
     ``keys`` are for prefix reuse: the ``i``-th identifies full page ``i`` of a prompt together with all before it.
     Full pages become findable by ``publish``, and stay so after their request left until somebody needs the room:
     ``free_pages`` counts them then.  Without ``reuses_prefixes`` keys, ``publish`` and ``forget`` do nothing.
+    With ``shares_pages`` a fork takes as many pages less as are full of what it shares.
     """
 
     reuses_prefixes: bool
+    shares_pages: bool
     page_size: int
     total_pages: int
 
@@ -111,8 +115,11 @@ class KVAllocator(Protocol):
         """Give back pages beyond those that ``tokens`` need."""
         ...
 
-    def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:
-        """Let ``child`` share the parent's full pages; a partly filled last page is copied (copy on write)."""
+    def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:
+        """``reserve`` for a new request that begins with its parent's first ``shared`` tokens, at least one.
+
+        Pages full of them are shared; what is left of them is copied, since both will write behind it (copy on write).
+        """
         ...
 
     def free(self, request: RequestId, after: StepId = 0) -> None:

@@ -25,7 +25,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.protocols import CopyPlan, KVAllocator, NotNow, Reservation
-from stepwell.core.testing_pool import PoolModel, PrefixModel, Prompt
+from stepwell.core.testing_pool import PoolModel, PrefixModel, Prompt, damaged
 from stepwell.core.types import Fit, Page, RequestId, StepId
 
 Make = Callable[[int, int, int], KVAllocator]
@@ -209,24 +209,31 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.tokens[request] = min(tokens, self.tokens[request])
 
     @precondition(lambda self: self.running())
-    @rule(pick=_PICKS, size=_PICKS, leaves=st.none() | _DELAYS)
-    def fork(self, pick: int, size: int, leaves: int | None) -> None:
+    @rule(pick=_PICKS, size=_PICKS, more=st.integers(0, 9), room=st.integers(0, 9), leaves=st.none() | _DELAYS)
+    def fork(self, pick: int, size: int, more: int, room: int, leaves: int | None) -> None:
+        """``size`` says how much is shared, ``more`` what the child holds beyond that, ``room`` its limit beyond."""
         parent, child = _one(self.running(), pick), self.last + 1
         if not self.tokens[parent]:
-            self.refused("fork", parent, child, 1 + self.capacity(parent))
+            beyond = 1 + self.capacity(parent)
+            self.refused("fork", parent, child, beyond, beyond, beyond)
             return
-        tokens = 1 + size % self.tokens[parent]
-        answer = self.call("fork", parent, child, tokens)
+        shared = 1 + size % self.tokens[parent]
+        tokens, limit = shared + more, shared + more + room
+        full = shared // self.dimensions[1] if self.kv.shares_pages else 0
+        missing = self.call("pages_missing", tokens, limit, -full)
+        answer = self.call("fork", parent, child, shared, tokens, limit)
+        assert (missing == 0) == isinstance(answer, Reservation), f"pages_missing said {missing}, fork {answer}"
         if isinstance(answer, Reservation):
-            shared, rest = divmod(answer.cached, self.dimensions[1])
-            assert rest == 0, "only full pages can be shared"
-            assert answer.cached <= tokens, "only pages of the tokens asked for can be shared"
-            self.device.share(parent, child, shared)
-            self.appended(child, answer.pages, answer.capacity, tokens)
+            held = self.device.pages[parent][: self.need(shared)]
+            assert (answer.cached, answer.shared, answer.pages[:full]) == (shared, full, held[:full]), "what is shared"
+            assert answer.copies == list(zip(held, answer.pages, strict=False))[full:], "what is to be copied"
+            self.device.share(parent, child, full)
+            self.appended(child, answer.pages[full:], answer.capacity, tokens)
             self.last = child
-            self.prompts[child] = self.prompts[parent][: tokens // self.dimensions[1]]
-            self.limit[child], self.tokens[child] = self.limit[parent], tokens
-        self.refused("fork", parent, parent, tokens)
+            self.prompts[child] = self.prompts[parent][: shared // self.dimensions[1]]
+            self.limit[child], self.tokens[child] = limit, tokens
+        self.refused("fork", parent, parent, shared, tokens, limit)
+        self.refused("fork", parent, self.last + 1, shared, shared - 1, limit)
         if leaves is not None:
             self.end(parent, self.step(leaves))
 
@@ -302,7 +309,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @rule(request=st.integers(-3, 0), tokens=_TOKENS)
     def unknown(self, request: int, tokens: int) -> None:
         """Nobody reserved for ids up to 0."""
-        for name, *args in (("free",), ("shrink", 1), ("swap_out", 1, 1), ("swap_in", 1, 1, 1), ("fork", -9, 1)):
+        for name, *args in (("free",), ("shrink", 1), ("swap_out", 1, 1), ("swap_in", 1, 1, 1), ("fork", -9, 1, 1, 1)):
             self.refused(str(name), request, *args)
         if self.device.free():
             self.refused("grow", [request])
@@ -323,12 +330,12 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.kv = self.kv if stay else loaded
 
     @rule(pick=_PICKS, change=st.sampled_from((-1, 1, 1000)))
-    def load_damaged(self, pick: int, change: int) -> None:
+    def loaddamaged(self, pick: int, change: int) -> None:
         """One wrong number: refused and nothing changed, or as lawful as before."""
         data = self.kv.dump()
         victim = self.fresh()
         victim.load(data)
-        for wrong in (None, [], {"nonsense": 1}, _damaged(data, pick, change)):
+        for wrong in (None, [], {"nonsense": 1}, damaged(data, pick, change)):
             try:
                 victim.load(wrong)
             except UserError:
@@ -369,23 +376,6 @@ def _one(items: Sequence[T], pick: int) -> T:
 
 def _distinct(items: Sequence[T], picks: Iterable[int]) -> list[T]:
     return list(dict.fromkeys(_one(items, pick) for pick in picks))
-
-
-def _damaged(data: object, pick: int, change: int) -> object:
-    """A copy of ``data`` in which one integer, the ``pick``-th, is off by ``change``."""
-    copy: Any = json.loads(json.dumps(data))
-    places: list[tuple[Any, Any]] = []
-    nests: list[Any] = [copy]
-    while nests:
-        nest = nests.pop()
-        for key in list(nest) if isinstance(nest, dict) else range(len(nest)):
-            if isinstance(nest[key], int):
-                places.append((nest, key))
-            elif isinstance(nest[key], (list, dict)):
-                nests.append(nest[key])
-    nest, key = _one(places, pick)
-    nest[key] += change
-    return copy
 
 
 def allocator_machine(make: Make) -> type[RuleBasedStateMachine]:

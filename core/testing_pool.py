@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from stepwell.core.types import Page, RequestId, StepId
 
@@ -99,3 +101,20 @@ class PrefixModel:
         for prompt in self.known:
             assert len(prompt) == 1 or prompt[:-1] in self.known, f"the end of {prompt} outlived what it builds on"
         return len(gone)
+
+
+def damaged(data: object, pick: int, change: int) -> object:
+    """A copy of ``data`` in which one integer, the ``pick``-th, is off by ``change``."""
+    copy: Any = json.loads(json.dumps(data))
+    places: list[tuple[Any, Any]] = []
+    nests: list[Any] = [copy]
+    while nests:
+        nest = nests.pop()
+        for key in list(nest) if isinstance(nest, dict) else range(len(nest)):
+            if isinstance(nest[key], int):
+                places.append((nest, key))
+            elif isinstance(nest[key], (list, dict)):
+                nests.append(nest[key])
+    nest, key = places[pick % len(places)]
+    nest[key] += change
+    return copy

@@ -40,6 +40,7 @@ class Contiguous:
 
     name = "contiguous"
     reuses_prefixes = False
+    shares_pages = False
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """There is nothing to choose."""
@@ -119,18 +120,18 @@ class Contiguous:
             raise InvariantError(f"request {requests[0]} cannot grow: an extent holds its greatest length already")
         return []
 
-    def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:
-        """``child`` gets an extent as long as the parent's, and all pages that hold ``tokens`` are to be copied.
+    def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:
+        """``child`` gets an extent for its own ``limit``, and all pages that hold ``shared`` are to be copied.
 
         ``InvariantError`` if the parent's extent does not hold that many tokens, or the child has pages already.
         """
-        extent = duties.table_of(parent, self._tables)
-        duties.absent(child, self._tables, self._host.stored)
-        duties.holds(parent, len(extent) * self.page_size, tokens, at_least=1)
-        placed = self._place(child, len(extent))
+        size = self.page_size
+        extent = duties.forks(parent, child, self._tables, self._host.stored, size, shared, tokens, limit)
+        placed = self._place(child, self.pages_needed(tokens, limit))
         if isinstance(placed, NotNow):
             return placed
-        return Reservation(list(placed), len(placed) * self.page_size)
+        copies = list(zip(extent[: -(-shared // size)], placed, strict=False))
+        return Reservation(list(placed), len(placed) * size, shared, 0, copies)
 
     def _place(self, request: RequestId, count: int) -> range | NotNow:
         extent = self._free.take(count)

@@ -38,6 +38,26 @@ def holds(request: RequestId, capacity: int, tokens: int, at_least: int = 0) -> 
         raise InvariantError(f"the table of request {request} holds {capacity} tokens, not {tokens}")
 
 
+def forks(
+    parent: RequestId,
+    child: RequestId,
+    tables: Mapping[RequestId, Table],
+    stored: Mapping[RequestId, list[Page]],
+    page_size: int,
+    shared: int,
+    tokens: int,
+    limit: int,
+) -> Table:
+    """The table of a parent that holds ``shared`` tokens, for a new child that asks for no fewer."""
+    table = table_of(parent, tables)
+    absent(child, tables, stored)
+    within_limit(child, tokens, limit)
+    holds(parent, len(table) * page_size, shared, at_least=1)
+    if shared > tokens:
+        raise InvariantError(f"request {child} is to share {shared} tokens and asks for {tokens}")
+    return table
+
+
 def known_length(request: RequestId, tokens: int) -> None:
     """Nobody shrinks below nothing."""
     if tokens < 0:

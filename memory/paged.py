@@ -35,6 +35,7 @@ class Paged:
 
     name = "paged"
     reuses_prefixes = False
+    shares_pages = True
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """There is nothing to choose."""
@@ -104,9 +105,9 @@ class Paged:
         """``InvariantError`` if one of them has no table; nothing is changed then either."""
         return self._tables.grow(requests)
 
-    def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:
-        """Full pages shared, a partly filled last page to be copied."""
-        return self._tables.fork(parent, child, tokens)
+    def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:
+        """Pages full of ``shared`` tokens are the parent's too; of the next one its part is copied."""
+        return self._tables.fork(parent, child, shared, tokens, limit)
 
     def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
         """Nothing: nobody looks for it."""

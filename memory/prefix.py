@@ -39,6 +39,7 @@ class Prefix:
 
     name = "prefix"
     reuses_prefixes = True
+    shares_pages = True
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What goes first when room is needed."""
@@ -181,9 +182,9 @@ class Prefix:
         if place > self._tables.leading.get(request, 0):
             self._tables.leading[request] = place
 
-    def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:
-        """Full pages shared, a partly filled last page to be copied."""
-        return self._tables.fork(parent, child, tokens)
+    def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:
+        """Pages full of ``shared`` tokens are the parent's too; of the next one its part is copied."""
+        return self._tables.fork(parent, child, shared, tokens, limit)
 
     # ---------------------------------------------------------------------------------------------- giving back
 

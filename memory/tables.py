@@ -98,24 +98,24 @@ class PageTables:
             table.append(page)
         return pages
 
-    def fork(self, parent: RequestId, child: RequestId, tokens: int) -> Reservation | NotNow:
+    def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:
         """``InvariantError`` if the parent's table does not hold that many tokens, or the child has pages already."""
-        table = duties.table_of(parent, self.by_request)
-        duties.absent(child, self.by_request, self.host.stored)
-        duties.holds(parent, len(table) * self._size, tokens, at_least=1)
-        full, rest = divmod(tokens, self._size)
-        fresh = 1 if rest else 0
-        if fresh > self._pool.free_pages:
-            return NotNow(fresh)
+        size = self._size
+        table = duties.forks(parent, child, self.by_request, self.host.stored, size, shared, tokens, limit)
+        full, rest = divmod(shared, size)
+        fresh = -(-tokens // size) - full
+        short = fresh - self._pool.free_pages
+        if short > 0:
+            return NotNow(short)
         pages = self._pool.take(fresh)
-        shared = table[:full]
-        for page in shared:
+        copies = [(table[full], pages[0])] if rest else []
+        for page in table[:full]:
             self.holders.hold(page, already=1)
         if full:
             self.leading[parent] = max(full, self.leading.get(parent, 0))
             self.leading[child] = full
-        self.by_request[child] = shared + pages
-        return Reservation(pages, (full + fresh) * self._size, full * self._size)
+        pages = self.by_request[child] = table[:full] + pages
+        return Reservation(pages[:], len(pages) * size, shared, full, copies)
 
     # ---------------------------------------------------------------------------------------------- giving back
 

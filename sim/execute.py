@@ -202,4 +202,5 @@ def _part_of(launch: Launch, known: set[RequestId]) -> Launch:
         tables=[row for row in launch.tables if row[0] in known],
         swap_out=[row for row in launch.swap_out if row[0] in known],
         swap_in=[row for row in launch.swap_in if row[0] in known],
+        copies=launch.copies,
     )

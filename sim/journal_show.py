@@ -131,6 +131,8 @@ class _Teller:
             parts.append(f"prefill {id} [{start}..{start + tokens})" + (" ●" if samples else ""))
         parts += [f"swap out {id} ({many(len(pages), 'page')})" for id, pages, _ in launch.swap_out]
         parts += [f"swap in {id} ({many(len(pages), 'page')})" for id, pages, _ in launch.swap_in]
+        if launch.copies:
+            parts.append(f"copy {many(len(launch.copies), 'page')}")
         return f"launch {launch.step}: {', '.join(parts)}"
 
 

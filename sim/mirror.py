@@ -62,6 +62,8 @@ class BatchMirror:
             self._compute(launch, shape, ended)
         if launch.swap_out or launch.swap_in:
             shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
+        if launch.copies:
+            shape.copied_pages = len(launch.copies)
         return ended
 
     def _compute(self, launch: Launch, shape: BatchShape, ended: list[RequestId]) -> None:

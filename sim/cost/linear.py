@@ -1,7 +1,7 @@
 """Step time as a sum of terms, one per count of the batch: the model that simulators and probes agree on.
 
     step = base + prefill tokens × a + prefill requests × b + decoding requests × c
-           + KV tokens read × d + pages copied × e
+           + KV tokens read × d + pages swapped × e + pages copied within the device × f
 
 Everything is an integer.  Terms whose coefficient is a fraction of a nanosecond are given in picoseconds (names ending
 ``_ps``); their sum is rounded *down* to whole nanoseconds, once a step.  Rounding down a sum that does not decrease
@@ -37,6 +37,7 @@ class Linear:
     name = "linear"
     __slots__ = (
         "_base_ns",
+        "_copy_page_ns",
         "_decode_request_ns",
         "_kv_token_ns",
         "_kv_token_ps",
@@ -58,6 +59,8 @@ class Linear:
         """Per KV position that attention reads, in picoseconds."""
         swap_page_ns: int = 50_000
         """Per page copied between device and host, either way."""
+        copy_page_ns: int = 0
+        """Per page copied within the device; not told apart from ``base_ns`` unless measured."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options = Linear.Options() if options is None else options
@@ -68,6 +71,7 @@ class Linear:
         self._decode_request_ns = options.decode_request_ns
         self._kv_token_ps = options.kv_token_ps
         self._swap_page_ns = options.swap_page_ns
+        self._copy_page_ns = options.copy_page_ns
         self._kv_token_ns = options.kv_token_ps // PS_PER_NS
         self._whole = options.kv_token_ps % PS_PER_NS == 0
 
@@ -79,6 +83,7 @@ class Linear:
             + shape.prefill_requests * self._prefill_request_ns
             + shape.decode_requests * self._decode_request_ns
             + shape.swap_pages * self._swap_page_ns
+            + shape.copied_pages * self._copy_page_ns
             + shape.kv_tokens * self._kv_token_ps // PS_PER_NS
         )
 
@@ -98,6 +103,7 @@ class Linear:
             + shape.prefill_tokens * self._prefill_token_ns
             + shape.prefill_requests * self._prefill_request_ns
             + shape.swap_pages * self._swap_page_ns
+            + shape.copied_pages * self._copy_page_ns
         )
         more_ns = decoding * self._kv_token_ns
         if steps > _TIGHT and more_ns:

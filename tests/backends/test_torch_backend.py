@@ -175,6 +175,27 @@ def test_pr_1_preempted_anywhere_the_answer_goes_on(model: Path, at: int, mode: 
         assert torch.equal(watched.logits[1, place], expected), place
 
 
+@pytest.mark.parametrize("length", [2, 8, 9, 37])
+def test_a_fork_reads_shared_pages_and_its_copy_and_both_go_on_by_themselves(model: Path, length: int) -> None:
+    """The child shares the prompt but for its last token, while its parent has gone on already."""
+    seeded = SamplingParams(temperature=1.0, seed=11, ignore_eos=True)
+    backend = make(model)
+    watched, hand = watch(backend), Hand(backend)
+    hand.begin(1, prompt(length), 64, FREE)
+    hand.decode(4, joined=[1])
+    backend.admit(2, prompt(length), 100, seeded)
+    table, full = backend._rows[1].table, (length - 1) // 8
+    own = hand.free.pop()
+    copies = [(table[full], own)] if (length - 1) % 8 else []
+    hand.sizes[2], hand.known[2] = full + 1, length
+    hand.launch(tables=[(2, [*table[:full], own])], copies=copies, slices=[(2, length - 1, 1, True)])
+    hand.decode(12, joined=[2])
+    for request, sampling, steps in ((1, FREE, 16), (2, seeded, 12)):
+        answer, scores = alone(model, prompt(length), sampling, steps)
+        assert hand.answers[request] == answer
+        assert all(torch.equal(watched.logits[request, place], expected) for place, expected in scores.items())
+
+
 @pytest.mark.parametrize("policy", ["swap", "fcfs"])
 def test_under_the_engine_in_a_tiny_pool_nobody_s_answer_changes(model: Path, policy: str) -> None:
     dice = random.Random(3)

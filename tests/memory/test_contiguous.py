@@ -98,8 +98,8 @@ def test_shrinking_keeps_the_promise_of_the_greatest_length() -> None:
 def test_a_child_gets_an_extent_of_its_own_and_every_page_is_copied() -> None:
     kv = pool()
     kv.reserve(1, 20, 60)
-    assert kv.fork(1, 2, 20) == Reservation([4, 5, 6, 7], 64, cached=0)
-    assert kv.fork(1, 3, 20) == NotNow(2)
+    assert kv.fork(1, 2, 20, 21, 50) == Reservation([4, 5, 6, 7], 64, cached=20, copies=[(0, 4), (1, 5)])
+    assert kv.fork(1, 3, 20, 21, 50) == NotNow(2)
     assert kv.exclusive_pages(1) == 4
 
 

@@ -148,10 +148,10 @@ def test_shrinking_gives_back_whole_pages() -> None:
 
 
 def test_fork_shares_full_pages_and_copies_a_partly_filled_last_one() -> None:
-    """40 tokens are two full pages and 8 tokens of a third: table(1)[2] is to be copied to the child's page 4."""
+    """40 tokens are two full pages and 8 tokens of a third: page 7 is to be copied to the child's page 4."""
     kv = pool()
     kv.reserve(1, 40, 100)
-    assert kv.fork(1, 2, 40) == Reservation(pages=[4], capacity=48, cached=32)
+    assert kv.fork(1, 2, 40, 40, 100) == Reservation([5, 6, 4], 48, cached=40, shared=2, copies=[(7, 4)])
     assert (kv.table(1), kv.table(2)) == ([5, 6, 7], [5, 6, 4])
     assert (kv.exclusive_pages(1), kv.exclusive_pages(2)) == (1, 1)
     assert kv.usage().used == 4
@@ -165,15 +165,15 @@ def test_fork_shares_full_pages_and_copies_a_partly_filled_last_one() -> None:
 def test_fork_at_a_page_boundary_copies_nothing_even_when_the_pool_is_full() -> None:
     kv = pool(pages=3)
     kv.reserve(1, 48, 100)
-    assert kv.fork(1, 2, 33) == NotNow(1)
-    assert kv.fork(1, 2, 32) == Reservation([], 32, 32)
+    assert kv.fork(1, 2, 33, 33, 100) == NotNow(1)
+    assert kv.fork(1, 2, 32, 32, 100) == Reservation([0, 1], 32, 32, 2)
     assert kv.exclusive_pages(1) == 1
 
 
 def test_a_shared_page_waits_for_the_latest_step_whoever_leaves_last() -> None:
     kv = pool()
     kv.reserve(1, 32, 100)
-    kv.fork(1, 2, 32)
+    kv.fork(1, 2, 32, 32, 100)
     kv.free(1, after=5)
     assert (kv.free_pages, kv.returning_pages, kv.usage().used) == (6, 0, 2)
     kv.free(2, after=3)
@@ -187,8 +187,8 @@ def test_a_shared_page_waits_for_the_latest_step_whoever_leaves_last() -> None:
 def test_three_owners_and_the_middle_one_leaves_latest() -> None:
     kv = pool()
     kv.reserve(1, 16, 100)
-    kv.fork(1, 2, 16)
-    kv.fork(2, 3, 16)
+    kv.fork(1, 2, 16, 16, 100)
+    kv.fork(2, 3, 16, 16, 100)
     kv.free(2, after=9)
     kv.free(1, after=4)
     assert kv.exclusive_pages(3) == 1
@@ -202,7 +202,7 @@ def test_three_owners_and_the_middle_one_leaves_latest() -> None:
 def test_a_step_remembered_for_a_shared_page_does_not_outlive_it() -> None:
     kv = pool(pages=1)
     kv.reserve(1, 16, 16)
-    kv.fork(1, 2, 16)
+    kv.fork(1, 2, 16, 16, 100)
     kv.free(1, after=2)
     kv.step_done(2)
     kv.free(2)
@@ -214,7 +214,7 @@ def test_a_step_remembered_for_a_shared_page_does_not_outlive_it() -> None:
 def test_a_late_step_is_forgotten_with_the_last_owner() -> None:
     kv = pool(pages=1)
     kv.reserve(1, 16, 16)
-    kv.fork(1, 2, 16)
+    kv.fork(1, 2, 16, 16, 100)
     kv.free(1, after=5)
     kv.free(2)
     kv.step_done(5)
@@ -226,8 +226,8 @@ def test_a_late_step_is_forgotten_with_the_last_owner() -> None:
 def test_forking_again_at_a_shorter_length_forgets_no_shared_page() -> None:
     kv = pool()
     kv.reserve(1, 48, 100)
-    kv.fork(1, 2, 48)
-    kv.fork(1, 3, 16)
+    kv.fork(1, 2, 48, 48, 100)
+    kv.fork(1, 3, 16, 16, 100)
     kv.free(1)
     assert (kv.usage().used, kv.exclusive_pages(2)) == (3, 2)
     kv.check()
@@ -236,7 +236,7 @@ def test_forking_again_at_a_shorter_length_forgets_no_shared_page() -> None:
 def test_nobody_shrinks_into_a_page_that_another_reads() -> None:
     kv = pool()
     kv.reserve(1, 32, 100)
-    kv.fork(1, 2, 32)
+    kv.fork(1, 2, 32, 32, 100)
     with pytest.raises(InvariantError, match="page 7 is shared"):
         kv.shrink(1, 31)
     kv.shrink(1, 16)
@@ -248,7 +248,7 @@ def test_nobody_shrinks_into_a_page_that_another_reads() -> None:
 def test_growing_after_a_fork_is_private() -> None:
     kv = pool()
     kv.reserve(1, 32, 100)
-    kv.fork(1, 2, 32)
+    kv.fork(1, 2, 32, 32, 100)
     assert kv.grow([1, 2]) == [5, 4]
     assert (kv.table(1), kv.table(2), kv.exclusive_pages(1)) == ([6, 7, 5], [6, 7, 4], 1)
 
@@ -263,10 +263,10 @@ def test_callers_that_break_their_duties_are_told() -> None:
         lambda: kv.reserve(2, 16, 100),
         lambda: kv.reserve(1, 101, 100),
         lambda: kv.reserve(3, 0, 100),
-        lambda: kv.fork(1, 1, 16),
-        lambda: kv.fork(1, 2, 16),
-        lambda: kv.fork(1, 3, 33),
-        lambda: kv.fork(3, 4, 1),
+        lambda: kv.fork(1, 1, 16, 16, 100),
+        lambda: kv.fork(1, 2, 16, 16, 100),
+        lambda: kv.fork(1, 3, 33, 33, 100),
+        lambda: kv.fork(3, 4, 1, 1, 100),
         lambda: kv.swap_out(1, 33, after=2),
         lambda: kv.swap_out(2, 16, after=2),
         lambda: kv.swap_in(1, 32, 100, after=2),
@@ -282,7 +282,7 @@ def test_callers_that_break_their_duties_are_told() -> None:
 def test_a_loaded_pool_hands_out_the_same_pages_in_the_same_order() -> None:
     kv = pool(pages=12)
     kv.reserve(1, 40, 100)
-    kv.fork(1, 2, 40)
+    kv.fork(1, 2, 40, 40, 100)
     kv.reserve(3, 20, 100)
     kv.free(1, after=6)
     kv.swap_out(3, 20, after=5)

@@ -80,7 +80,7 @@ def test_a_request_freed_while_swapped_gives_its_host_pages_back_when_no_copy_is
 def test_swapping_out_a_child_copies_shared_pages_and_leaves_the_parent_its_own() -> None:
     kv = pool()
     kv.reserve(1, 32, 100)
-    kv.fork(1, 2, 32)
+    kv.fork(1, 2, 32, 32, 100)
     assert copied(kv.swap_out(2, 32, after=4)).device == [6, 7]
     assert (kv.exclusive_pages(1), kv.returning_pages, kv.free_host_pages) == (2, 0, 6)
     kv.free(1)

@@ -21,6 +21,7 @@ GRID = {
     "kv_tokens": (0, 1, 131_072, 1_310_720, 10**12),
     "swap_pages": (0, 1, 8_192, 16_384, 10**9),
     "prefill_requests": (0, 1, 256, 512, 10**9),
+    "copied_pages": (0, 1, 8_192, 16_384, 10**9),
 }
 
 counts = st.integers(0, 10**7)
@@ -64,7 +65,7 @@ def test_si_5_every_coefficient_counts() -> None:
     for name in Linear.Options.__struct_fields__:
         base = msgspec.structs.replace(Linear.Options(), **{name: 2_000})
         more = msgspec.structs.replace(Linear.Options(), **{name: 3_000})
-        shape = BatchShape(1, 1, 1_000, 1, 1)
+        shape = BatchShape(1, 1, 1_000, 1, 1, 1)
         assert Linear(more).step_ns(shape) > Linear(base).step_ns(shape), name
 
 

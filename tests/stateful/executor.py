@@ -1,14 +1,14 @@
 """A device that believes nothing: it rebuilds page tables, the decode group and memory itself from the instructions.
 
 It shares no code with the scheduler.  Every page holds, for each of its token positions, whose token was written there;
-a step that reads a position must find it.  A law that does not hold raises ``BrokenLawError``.
+a step that reads a position must find it, and so must whoever is admitted with a prompt that others computed.  A law
+that does not hold raises ``BrokenLawError``.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted
 from stepwell.core.instructions import (
@@ -26,60 +26,7 @@ from stepwell.core.instructions import (
 )
 from stepwell.core.limits import SchedulerLimits
 from stepwell.tests.stateful.kv_memory import Cell, Memory
-
-
-class BrokenLawError(AssertionError):
-    """The scheduler told its device something that cannot be."""
-
-
-def must(law: bool, text: str) -> None:
-    if not law:
-        raise BrokenLawError(text)
-
-
-@dataclass
-class Row:
-    """One request: ``stored`` KV positions and ``sampled`` tokens as launched, ``made`` tokens as done."""
-
-    id: int
-    prompt: int
-    max_tokens: int
-    expires_ns: int = 0
-    rank: int = 0
-    keys: list[int] = field(default_factory=list)
-    seated: bool = False
-    swapped: bool = False
-    begun: bool = False
-    ended: bool = False
-    table: list[int] = field(default_factory=list)
-    host: list[int] = field(default_factory=list)
-    stored: int = 0
-    found: int = 0
-    """Of those stored, how many its last admission found computed by others."""
-    sampled: int = 0
-    made: int = 0
-    copy_step: int = 0
-    """The last step that copied it, in or out."""
-    preempted: int = 0
-    failed: int = 0
-    due: dict[str, int] = field(default_factory=dict)
-    """Ends that an event just asked for, and the tokens that they keep (-1: those made)."""
-
-    @property
-    def known(self) -> int:
-        return self.prompt + self.sampled
-
-
-@dataclass
-class Flight:
-    """A step launched but not done: who samples in it, which pages it names, and which of them it writes."""
-
-    step: int
-    sampled: list[int] = field(default_factory=list)
-    pages: set[int] = field(default_factory=set)
-    written: set[int] = field(default_factory=set)
-    host_pages: set[int] = field(default_factory=set)
-    host_written: set[int] = field(default_factory=set)
+from stepwell.tests.stateful.rows import BrokenLawError, Flight, Row, must
 
 
 class Executor:
@@ -280,15 +227,23 @@ class Executor:
         for id, device, host in it.swap_out:
             self.swap_out(flight, id, device, host)
         named = flight.pages.union(*(each.pages for each in self.flights))
+        fresh: set[int] = set()
+        targets = [target for _, target in it.copies]
+        found: list[Row] = []
         for id, pages in it.tables:
             row = self.fresh.pop(id, None)
             if row is None or row.table:
                 raise BrokenLawError(f"request {id} gets a table, but was not taken in")
-            self.append(id, self.find(row, pages), named)
+            found.append(row)
+            fresh.update(self.append(id, self.adopt(row, pages, targets), named))
         for id, page in zip(it.growth[::2], it.growth[1::2], strict=True):
-            self.append(id, [page], named)
+            fresh.update(self.append(id, [page], named))
         for id, device, host in it.swap_in:
             self.swap_in(flight, id, device, host)
+        self.copy(it.copies, fresh)
+        for row in found:
+            wrong = self.memory.missing(self.cells(row, 0, row.found), row.table)
+            must(wrong < 0, f"request {row.id} finds {row.found} tokens in {row.table}, but not {wrong}")
         self.regroup(it)
         batch = list(self.members) if it.decode else []
         must(not it.decode or bool(batch), f"step {it.step} decodes an empty group")
@@ -308,18 +263,28 @@ class Executor:
         must(bool(batch or it.swap_out or it.swap_in), f"step {it.step} does nothing")
         self.flights.append(flight)
 
-    def find(self, row: Row, pages: Sequence[int]) -> Sequence[int]:
-        """Take over what the request found computed; returns the rest of its ``pages``."""
-        full, rest = divmod(row.found, self.memory.page_size)
-        wrong = self.memory.missing(self.cells(row, 0, row.found), pages)
-        must(rest == 0 and wrong < 0, f"request {row.id} finds {row.found} tokens in {pages}, but not {wrong}")
+    def adopt(self, row: Row, pages: Sequence[int], targets: Sequence[int]) -> Sequence[int]:
+        """Take over the pages that the request found computed; returns those of ``pages`` that are its own."""
+        count = self.memory.pages_of(row.found)
+        while count and pages[count - 1] in targets:
+            count -= 1
+        must(count <= row.found // self.memory.page_size, f"request {row.id} finds a part of a page in {pages}")
         for flight in self.flights:
-            early = flight.written.intersection(pages[:full])
+            early = flight.written.intersection(pages[:count])
             must(not early, f"request {row.id} finds pages {early}, which step {flight.step} still computes")
-        row.table += pages[:full]
-        return pages[full:]
+        row.table += pages[:count]
+        return pages[count:]
 
-    def append(self, id: int, pages: Sequence[int], named: set[int]) -> None:
+    def copy(self, copies: Sequence[tuple[int, int]], fresh: set[int]) -> None:
+        """Within the device: into pages just given away, and read before anything is written."""
+        done: set[int] = set()
+        for source, target in copies:
+            must(target in fresh and target not in done, f"page {source} is copied to {target}, which is not new")
+            must(source not in done, f"page {source} is copied to {target} when it was overwritten already")
+            done.add(target)
+            self.memory.copy(source, target)
+
+    def append(self, id: int, pages: Sequence[int], named: set[int]) -> Sequence[int]:
         owners = {page: row.id for row in self.live.values() for page in row.table}
         row = self.row(id)
         must(row.seated, f"request {id} does not run and gets pages {pages}")
@@ -329,6 +294,7 @@ class Executor:
             must(page not in named, f"page {page} is given to request {id} while a step in flight names it")
             owners[page] = id
             row.table.append(page)
+        return pages
 
     def swap_out(self, flight: Flight, id: int, device: Sequence[int], host: Sequence[int]) -> None:
         row = self.copying.pop(id, None)

@@ -42,6 +42,9 @@ class Memory:
         for target, source in zip(device, host, strict=True):
             self._device[target] = list(self._host[source])
 
+    def copy(self, source: int, target: int) -> None:
+        self._device[target] = list(self._device[source])
+
     def spoil_device(self) -> None:
         for cells in self._device:
             cells[:] = [None] * self.page_size

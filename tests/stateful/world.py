@@ -24,8 +24,9 @@ from stepwell.core.protocols import SchedulerPolicy
 from stepwell.core.scheduler import Scheduler
 from stepwell.tests.helpers.prompts import alike
 from stepwell.tests.stateful.chaos import Chaos
-from stepwell.tests.stateful.executor import Executor, Row, must
+from stepwell.tests.stateful.executor import Executor
 from stepwell.tests.stateful.kv_memory import Memory
+from stepwell.tests.stateful.rows import Row, must
 
 POLICIES = ("fcfs", "swap", "chat-batch", "static", "chaos")
 ALLOCATORS = ("paged", "contiguous", "prefix")

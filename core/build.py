@@ -42,9 +42,13 @@ def build_scheduler(config: Config, *, base: Path | None = None, honour_repeats:
     ``base`` is the folder that plugin files are looked for in.  Raises ``UserError`` for an unknown plugin or option.
     """
 
+    own = config.scheduler.options
+    # Code is loaded by path because the configuration says so, at the start: never because an event does.  A name
+    # that the configuration has, of the policy or of a part of it, may come back in an event.
+    trusted = [config.scheduler.policy, *(value for value in own.values() if isinstance(value, str))]
+
     def policy(name: str, options: dict[str, object]) -> SchedulerPolicy:
-        # Code is loaded by path at the start only, from the configuration: never because an event says so.
-        return make_policy(name, options, base=base, registered_only=name != config.scheduler.policy)
+        return make_policy(name, options, base=base, registered_only=True, trusted=trusted)
 
     return Scheduler(
         limits_of(config),

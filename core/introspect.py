@@ -35,7 +35,7 @@ def doc_of(plugin: type[Any]) -> str:
     return inspect.cleandoc(plugin.__doc__ or "") if "__doc__" in vars(plugin) else ""
 
 
-def promises_of(plugin: type[Any]) -> Mapping[str, bool]:
+def promises_of(plugin: object) -> Mapping[str, bool]:
     """What a policy promises, by name; empty for a plugin that promises nothing."""
     promises = getattr(plugin, "promises", None)
     return msgspec.structs.asdict(promises) if isinstance(promises, msgspec.Struct) else {}

@@ -22,7 +22,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from stepwell.core.events import Event, StepDone, StepFailed, Submitted
+from stepwell.core.events import Event, StepDone, StepFailed, Submitted, UsePolicy
 from stepwell.core.instructions import (
     Admitted,
     Finished,
@@ -33,6 +33,7 @@ from stepwell.core.instructions import (
     Rejected,
     Resumed,
 )
+from stepwell.core.metrics_policy import PolicyRecord
 from stepwell.core.types import NS_PER_S, RequestId
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -120,7 +121,7 @@ class ServingMetrics:
         self.preemptions: dict[str, int] = {"swap": 0, "recompute": 0}
         self.ends = dict.fromkeys(REASONS.values(), 0)
         self.rejections: dict[str, int] = {}
-        self.policy_faults = 0
+        self.policy = PolicyRecord()
         self.histograms = {name: Histogram(buckets) for name, (_, buckets) in (_SECONDS | _COUNTS).items()}
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
@@ -145,7 +146,8 @@ class ServingMetrics:
             Resumed: self._resumed,
             Finished: self._finished,
             Rejected: self._rejected,
-            PolicyFault: self._faulted,
+            PolicyFault: self.policy.faulted,
+            UsePolicy: self.policy.swapped,
         }
 
     @property
@@ -317,9 +319,6 @@ class ServingMetrics:
             if finished.tokens > 1:
                 self._add("request_time_per_output_token_seconds", (last_ns - live.first_ns) // (finished.tokens - 1))
 
-    def _faulted(self, now_ns: int, fault: PolicyFault) -> None:
-        self.policy_faults += 1
-
     # ------------------------------------------------------------------------------------------- exposition
 
     def collect(self) -> Iterable[Metric]:
@@ -346,10 +345,10 @@ class ServingMetrics:
             ("stepwell:preemptions", "Requests taken off the device, by how.", "mode", self.preemptions),
             ("stepwell:steps", "Steps launched.", "", {"": self.steps}),
             ("stepwell:steps_failed", "Steps that produced nothing.", "", {"": self.failed_steps}),
-            ("stepwell:policy_faults", "Times that the policy broke a rule.", "", {"": self.policy_faults}),
             ("stepwell:transport", "What connections did.", "event", self.transport),
         ):
             yield self._counter(name, text, label, values)
+        yield from self.policy.collect(self._labels)
         for name, (text, read) in self.gauges.items():
             yield self._gauge(name, text, read())
         for name, (text, count) in self.counters.items():

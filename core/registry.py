@@ -14,7 +14,7 @@ import importlib.metadata
 import sys
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -272,14 +272,35 @@ def make(
 
 
 def make_policy(
-    name: str, options: Mapping[str, object] | None = None, *, base: Path | None = None, registered_only: bool = False
+    name: str,
+    options: Mapping[str, object] | None = None,
+    *,
+    base: Path | None = None,
+    registered_only: bool = False,
+    trusted: Collection[str] = (),
 ) -> SchedulerPolicy:
-    """A fresh policy, which has observed nothing; its parts are made with it."""
-    parts = {
-        part: make(group, part_name, part_options, base=base, registered_only=registered_only)
-        for part, group, part_name, part_options in _parts(name, options or {}, base, registered_only)
-    }
-    return cast(SchedulerPolicy, make("policies", name, options, base=base, registered_only=registered_only, **parts))
+    """A fresh policy, which has observed nothing; its parts are made with it.
+
+    ``registered_only`` is for names that did not come from the configuration; ``trusted`` ones did after all.
+    """
+    closed = registered_only and name not in trusted
+    parts = {}
+    for part, group, part_name, part_options in _parts(name, options or {}, base, closed):
+        part_closed = registered_only and part_name not in trusted
+        try:
+            parts[part] = make(group, part_name, part_options, base=base, registered_only=part_closed)
+        except UserError as error:
+            raise UserError(error.message, field=_field_of_part(part, group, error.field)) from error
+    return cast(SchedulerPolicy, make("policies", name, options, base=base, registered_only=closed, **parts))
+
+
+def _field_of_part(part: str, group: Group, field: str) -> str:
+    """Where a policy's options name the part, instead of where configuration names others of its group."""
+    name_at, options_at = _ASKED_AT[group]
+    if field == name_at:
+        return f"{_ASKED_AT['policies'][1]}.{part}"
+    rest = field.removeprefix(options_at)
+    return field if rest == field else f"{_ASKED_AT['policies'][1]}.{part}_options{rest}"
 
 
 def _parts(
@@ -329,23 +350,26 @@ def make_cost_model(config: CostConfig, *, base: Path | None = None) -> CostMode
 
 def complete(config: Config, *, base: Path | None = None) -> Config:
     """The same tree with every option of its plugins written out, so that its digest says all that was decided by."""
-
-    def options(group: Group, name: str, given: Mapping[str, object]) -> Mapping[str, object]:
-        made = make_options(load(group, name, base=base), given, field=_ASKED_AT[group][1])
-        whole = cast(dict[str, object], msgspec.to_builtins(made))
-        if group == "policies":
-            for part, of, part_name, part_options in _parts(name, given, base):
-                whole[f"{part}_options"] = options(of, part_name, part_options)
-        return whole
-
     scheduler, memory, cost = config.scheduler, config.memory, config.cost
     replace = msgspec.structs.replace
     return replace(
         config,
-        scheduler=replace(scheduler, options=options("policies", scheduler.policy, scheduler.options)),
-        memory=replace(memory, options=options("allocators", memory.allocator, memory.options)),
-        cost=replace(cost, options=options("cost_models", cost.model, cost.options)),
+        scheduler=replace(scheduler, options=whole_options("policies", scheduler.policy, scheduler.options, base=base)),
+        memory=replace(memory, options=whole_options("allocators", memory.allocator, memory.options, base=base)),
+        cost=replace(cost, options=whole_options("cost_models", cost.model, cost.options, base=base)),
     )
+
+
+def whole_options(
+    group: Group, name: str, given: Mapping[str, object], *, base: Path | None = None
+) -> dict[str, object]:
+    """A plugin's options with every default written out, those of its parts too."""
+    made = make_options(load(group, name, base=base), given, field=_ASKED_AT[group][1])
+    whole = cast(dict[str, object], msgspec.to_builtins(made))
+    if group == "policies":
+        for part, of, part_name, part_options in _parts(name, given, base):
+            whole[f"{part}_options"] = whole_options(of, part_name, part_options, base=base)
+    return whole
 
 
 def _word(group: str) -> str:

@@ -20,7 +20,7 @@ from stepwell.core.clock import Clock, RealClock
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
-from stepwell.core.events import Event, Submitted
+from stepwell.core.events import Event, Submitted, UsePolicy
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
@@ -144,6 +144,8 @@ class Service:
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
+        self.policy_changed = anyio.Event()
+        """Set, and replaced by another, when a policy has taken over."""
         self._tasks: TaskGroup | None = None
         self._ran = self._closed = False
         self.metrics.gauges |= {
@@ -347,6 +349,9 @@ class Service:
                 choice, generation = watched[event.request]
                 choice.accepted = True
                 generation.tell()
+            elif isinstance(event, UsePolicy):
+                self.policy_changed.set()
+                self.policy_changed = anyio.Event()
         for each in out:
             if isinstance(each, Admitted) and each.request in watched:
                 choice, generation = watched[each.request]

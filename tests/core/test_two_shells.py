@@ -234,6 +234,28 @@ def test_the_engine_outlives_its_policy(how: str, depth: int, tmp_path: Path) ->
     assert report.difference is None, str(report.difference)
 
 
+@pytest.mark.parametrize("how", ["raises", "observe"])
+def test_somebody_chooses_while_a_fault_falls_back(how: str, tmp_path: Path) -> None:
+    """At every instant around the fault: before it, in the same batch of events, between it and the fallback, after."""
+    case = broken(how, 1)
+    faults = 0
+    for at_ns in range(80, 400, 3):
+
+        async def choose(engine: Engine, clock: VirtualClock, at_ns: int = at_ns) -> None:
+            await clock.sleep_until(at_ns)
+            engine.use_policy("swap", {}, "somebody")
+
+        run = live(case, beside=choose)
+        fault, chosen = run.journal.find(b'["fault",'), run.journal.find(b'["policy","swap",')
+        assert run.journal.count(b'["policy","fcfs",') == (fault >= 0)
+        assert fault < chosen, "whoever chose afterwards has the last word; one that was sent away cannot fail"
+        faults += fault >= 0
+        assert {reason for reason, _ in run.ends.values()} <= {"stop", "length"}
+        report = replay(run.write(tmp_path / "run.jsonl"))
+        assert report.difference is None, str(report.difference)
+    assert 0 < faults < 107, "some of the times were before the fault, and some after it"
+
+
 @pytest.mark.parametrize("how", sorted(FAULTS))
 def test_the_simulator_stops_and_names_the_rule(how: str) -> None:
     with pytest.raises(PolicyError) as caught:

@@ -18,6 +18,7 @@ from starlette.routing import Route, WebSocketRoute
 from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
 from stepwell.transports.errors import Refusal
+from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import ENGINE_ID, chat, check_model, completions
 from stepwell.transports.http.sse import ClientGone, DirectSend
@@ -53,6 +54,7 @@ def create_app(service: Service) -> Starlette:
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         Route("/metrics", metrics, methods=["GET"]),
+        *ADMIN,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)
@@ -132,18 +134,20 @@ async def model(request: Request) -> Response:
     return JSONResponse(_model(request))
 
 
-def _state(problem: str) -> Response:
-    return JSONResponse({"status": "unavailable" if problem else "ok", "reason": problem}, 503 if problem else 200)
+def _state(request: Request, problem: str) -> Response:
+    warnings = [each for each in [service_of(request).metrics.policy.warning] if each]
+    told = {"status": "unavailable" if problem else "ok", "reason": problem, "warnings": warnings}
+    return JSONResponse(told, 503 if problem else 200)
 
 
 async def health(request: Request) -> Response:
     """Should the process be restarted?"""
-    return _state(service_of(request).alive)
+    return _state(request, service_of(request).alive)
 
 
 async def ready(request: Request) -> Response:
     """Should requests be sent here now?"""
-    return _state(service_of(request).unready)
+    return _state(request, service_of(request).unready)
 
 
 async def metrics(request: Request) -> Response:

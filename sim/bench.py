@@ -153,6 +153,7 @@ class Drive:
         self._now_ns = 0
         self._next: RequestId = 1
         self._step = 0
+        self._decodes = False
         self._admitted: deque[RequestId] = deque()
         self._submit(running)
         state = self.scheduler.state
@@ -175,14 +176,15 @@ class Drive:
         times = []
         for _ in range(steps // 10 + steps):
             arrival_us = self._handle([self._arrival()])
-            times.append(arrival_us + self._done([self._oldest()]))
+            times.append(arrival_us + self._done(self._oldest()))
         return times[-steps:]
 
-    def _oldest(self) -> RequestId:
-        """Who was admitted first of those that decode, which under some policies is not who came first."""
-        decoding = self.scheduler.state.group.members
-        oldest = next(id for id in self._admitted if id in decoding)
-        self._admitted.remove(oldest)
+    def _oldest(self) -> list[RequestId]:
+        """Who was admitted first of those in the step, which under some policies is not who came first; if any is."""
+        decoding = self.scheduler.state.group.members if self._decodes else {}
+        oldest = [id for id in self._admitted if id in decoding][:1]
+        for id in oldest:
+            self._admitted.remove(id)
         return oldest
 
     def _submit(self, count: int) -> None:
@@ -212,7 +214,7 @@ class Drive:
     def _follow(self, out: list[Instruction]) -> None:
         for item in out:
             if isinstance(item, Launch):
-                self._step = item.step
+                self._step, self._decodes = item.step, item.decode
             elif isinstance(item, Admitted):
                 self._admitted.append(item.request)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stepwell.cli import bench_engine, bench_memory
-from stepwell.core.registry import load
-from stepwell.sim.bench import REPEATS, STEPS, Line, as_json, bench_scheduler, bench_sim
+from stepwell.core.registry import load, names
+from stepwell.sim.bench import REPEATS, REQUESTS, STEPS, Line, as_json, bench_scheduler, bench_sim
 
 HELP = """\
 Measure the scheduler (time of a step), the page allocators (time of a page, what is wasted), the simulator (requests
@@ -18,7 +18,8 @@ per second), or a serving engine under load (tokens per second, latencies) on th
 EXAMPLES = """\
 examples:
   stepwell bench scheduler
-  stepwell bench scheduler --policy chat-batch --json
+  stepwell bench scheduler --policy all --json
+  stepwell bench scheduler --policy chat-batch --allocator prefix
   stepwell bench memory
   stepwell bench memory --allocator prefix --json
   stepwell bench sim --requests 20000 --repeats 1
@@ -42,6 +43,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     scheduler.add_argument(
         "--steps", type=_positive, default=STEPS, metavar="N", help=f"timed steps a figure ({STEPS})"
     )
+    scheduler.add_argument(
+        "--requests", type=_several, default=REQUESTS, metavar="N", help=f"simulated for the speed ({REQUESTS})"
+    )
+    scheduler.add_argument("--allocator", default="paged", metavar="NAME", help="page allocator (paged)")
     sim = commands.add_parser("sim", help="requests simulated a second, journal on and off")
     sim.add_argument("--requests", type=_positive, default=100_000, metavar="N", help="of the common workload (100000)")
     sim.add_argument("--repeats", type=_positive, default=REPEATS, metavar="N", help=f"runs a figure ({REPEATS})")
@@ -51,7 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     engine = commands.add_parser("engine", help="tokens a second and latencies of a server under load, over HTTP")
     bench_engine.arguments(engine)
     for command in (scheduler, sim):
-        command.add_argument("--policy", default="fcfs", metavar="NAME", help="scheduling policy (fcfs)")
+        every = "; all: one after another" if command is scheduler else ""
+        command.add_argument("--policy", default="fcfs", metavar="NAME", help=f"scheduling policy (fcfs){every}")
         command.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
@@ -60,11 +66,15 @@ def run(args: argparse.Namespace) -> int:
         return bench_engine.run(args)
     if args.what == "memory":
         return bench_memory.run(args)
-    load("policies", args.policy)
     lines: Iterator[Line]
     if args.what == "scheduler":
-        lines = bench_scheduler(args.policy, steps=args.steps)
+        chosen = names("policies") if args.policy == "all" else [args.policy]
+        for name in chosen:
+            load("policies", name)
+        load("allocators", args.allocator)
+        lines = bench_scheduler(chosen, steps=args.steps, allocator=args.allocator, requests=args.requests)
     else:
+        load("policies", args.policy)
         lines = bench_sim(args.policy, requests=args.requests, repeats=args.repeats, traces=args.traces)
     for line in lines:
         print(as_json(line) if args.json else in_words(line))
@@ -86,19 +96,28 @@ def in_words(line: Line) -> str:
             f" {line['requests_per_s']:,} requests/s (best {line['requests_per_s_best']:,}),"
             f" {line['steps_per_s']:,} steps/s, {line['preemptions']} preemptions, {line['rss_mb']} MB"
         )
-    if "change_p50_us" in line:
+    if "growth" in line:
         return (
-            f"{line['policy']}, {line['running']} running, {line['waiting']} waiting: a step with an arrival, an end"
-            f" and an admission takes {line['change_p50_us']} µs (p99 {line['change_p99_us']})"
+            f"{line['policy']}: a step with changes takes {line['growth']} times as long with {line['growth_to']:,}"
+            f" waiting as with {line['growth_from']:,}; {line['requests_per_s']:,} requests/s are simulated"
         )
-    return (
-        f"{line['policy']}, {line['running']} running: a steady decode step takes {line['steady_p50_us']} µs"
-        f" (p99 {line['steady_p99_us']}), {line['steady_asked_p50_us']} µs when the policy is asked every time"
-    )
+    steady = f"a steady decode step takes {line['steady_p50_us']} µs (p99 {line['steady_p99_us']})"
+    at = f"{line['policy']}, {line['running']} running, {line['waiting']:,} waiting"
+    if "change_p50_us" in line:
+        change = f"{line['change_p50_us']} µs (p99 {line['change_p99_us']})"
+        return f"{at}: {steady}, one with an arrival, an end and an admission {change}"
+    return f"{at}: {steady}, {line['steady_asked_p50_us']} µs when the policy is asked every time"
 
 
 def _positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {value}")
+    return value
+
+
+def _several(text: str) -> int:
+    value = int(text)
+    if value < 2:
+        raise argparse.ArgumentTypeError(f"must be at least 2, not {value}")
     return value

@@ -19,6 +19,7 @@ from stepwell.core.protocols import PolicyEvent, Promises, RequestView, Schedule
 from stepwell.core.types import PreemptMode
 from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
+from stepwell.policies.running import Running
 from stepwell.policies.toolkit import pack, seconds
 
 
@@ -42,6 +43,7 @@ class ChatBatch:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.queue = Aging(by_class, seconds(options.aging_s), may_age=lambda request: request.rank > 0)
+        self.running = Running(self.rank)
 
     def rank(self, request: RequestView, now_ns: int) -> Key:
         """The class's rank, or the best one for the elder once it has aged; then arrival."""
@@ -49,6 +51,10 @@ class ChatBatch:
 
     def observe(self, event: PolicyEvent) -> None:
         self.queue.observe(event)
+        self.running.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        return pack(view, self.queue.line, rank=self.rank, mode=self.options.preempt, yields=True)
+        line = self.queue.line
+        line.start(view.now_ns)
+        yields = self.running.any_worse(line.head(), view.now_ns)
+        return pack(view, line, rank=self.rank, mode=self.options.preempt, yields=yields)

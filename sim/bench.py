@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -39,6 +39,9 @@ RUNNING = (64, 256, 1024)
 WAITING = (100, 10_000, 100_000)
 STEPS = 2_000
 """Timed steps a figure; the first tenth as many more warm up."""
+
+REQUESTS = 10_000
+"""Simulated to say how fast a policy is."""
 
 LOADS = (0.9, 0.3)
 REPEATS = 3
@@ -84,44 +87,40 @@ def rss_mb() -> float:
 # ------------------------------------------------------------------------------------------------ scheduler
 
 
-def bench_scheduler(policy: str = "fcfs", *, steps: int = STEPS) -> Iterator[Line]:
-    """Cost of a steady decode step by requests running, and of a step in which things change by requests waiting."""
+def bench_scheduler(
+    policies: Iterable[str], *, steps: int = STEPS, allocator: str = "paged", requests: int = REQUESTS
+) -> Iterator[Line]:
+    """What each policy's steps cost, by requests running and waiting, and how fast it is simulated.
+
+    The last line of a policy says how much dearer a step with changes is for the most waiting than for the fewest.
+    """
     yield machine()
-    seen: list[int] = []
-    for running in RUNNING:
-        asked = Drive(policy, running, steps, honour_repeats=False)
-        asked_us = asked.steady(steps)
-        drive = Drive(policy, running, steps)
-        steady_us = drive.steady(steps)
-        if drive.running in seen:
-            continue  # the policy has a limit of its own (static batching)
-        seen.append(drive.running)
-        yield {
-            "bench": "scheduler",
-            "build": build_kind(),
-            "policy": policy,
-            "running": drive.running,
-            "waiting": 0,
-            "steady_p50_us": p50(steady_us),
-            "steady_p99_us": p99(steady_us),
-            "steady_asked_p50_us": p50(asked_us),
-            "steps": steps,
-            "rss_mb": rss_mb(),
-        }
-    for waiting in WAITING:
-        drive = Drive(policy, 256, steps, waiting=waiting)
-        change_us = drive.changing(steps)
-        yield {
-            "bench": "scheduler",
-            "build": build_kind(),
-            "policy": policy,
-            "running": drive.running,
-            "waiting": waiting,
-            "change_p50_us": p50(change_us),
-            "change_p99_us": p99(change_us),
-            "steps": steps,
-            "rss_mb": rss_mb(),
-        }
+    for policy in policies:
+        line: Line = {"bench": "scheduler", "build": build_kind(), "policy": policy, "allocator": allocator}
+        seen: list[int] = []
+        for running in RUNNING:
+            asked = Drive(policy, running, steps, honour_repeats=False, allocator=allocator).steady(steps)
+            drive = Drive(policy, running, steps, allocator=allocator)
+            if drive.running in seen:
+                continue  # the policy has a limit of its own (static batching)
+            seen.append(drive.running)
+            steady = _figures("steady", drive, drive.steady(steps))
+            yield line | {"waiting": 0} | steady | {"steady_asked_p50_us": p50(asked), "rss_mb": rss_mb()}
+        changes_us: list[float] = []
+        for waiting in WAITING:
+            drive = Drive(policy, 256, 2 * steps, waiting=waiting, allocator=allocator)
+            steady = _figures("steady", drive, drive.steady(steps))
+            change = drive.changing(steps)
+            changes_us.append(p50(change))
+            yield line | {"waiting": waiting} | steady | _figures("change", drive, change) | {"rss_mb": rss_mb()}
+        speed = _speed(_simulated(policy, allocator), common_workload(requests, LOADS[0]), None, REPEATS)
+        growth = round(changes_us[-1] / changes_us[0], 2)
+        yield line | {"growth": growth, "growth_from": WAITING[0], "growth_to": WAITING[-1]} | speed
+
+
+def _figures(what: str, drive: Drive, times_us: list[float]) -> Line:
+    figures = {f"{what}_p50_us": p50(times_us), f"{what}_p99_us": p99(times_us)}
+    return {"running": drive.running, **figures, "steps": len(times_us)}
 
 
 class Drive:
@@ -154,6 +153,7 @@ class Drive:
         self._now_ns = 0
         self._next: RequestId = 1
         self._step = 0
+        self._decodes = False
         self._admitted: deque[RequestId] = deque()
         self._submit(running)
         state = self.scheduler.state
@@ -176,14 +176,15 @@ class Drive:
         times = []
         for _ in range(steps // 10 + steps):
             arrival_us = self._handle([self._arrival()])
-            times.append(arrival_us + self._done([self._oldest()]))
+            times.append(arrival_us + self._done(self._oldest()))
         return times[-steps:]
 
-    def _oldest(self) -> RequestId:
-        """Who was admitted first of those that decode, which under some policies is not who came first."""
-        decoding = self.scheduler.state.group.members
-        oldest = next(id for id in self._admitted if id in decoding)
-        self._admitted.remove(oldest)
+    def _oldest(self) -> list[RequestId]:
+        """Who was admitted first of those in the step, which under some policies is not who came first; if any is."""
+        decoding = self.scheduler.state.group.members if self._decodes else {}
+        oldest = [id for id in self._admitted if id in decoding][:1]
+        for id in oldest:
+            self._admitted.remove(id)
         return oldest
 
     def _submit(self, count: int) -> None:
@@ -213,7 +214,7 @@ class Drive:
     def _follow(self, out: list[Instruction]) -> None:
         for item in out:
             if isinstance(item, Launch):
-                self._step = item.step
+                self._step, self._decodes = item.step, item.decode
             elif isinstance(item, Admitted):
                 self._admitted.append(item.request)
 
@@ -236,12 +237,7 @@ def bench_sim(
     if requests < 2 or repeats < 1:
         raise UserError(f"must be at least 2 requests and 1 repeat, not {requests} and {repeats}", field="requests")
     yield machine()
-    config = validate(
-        Config(
-            scheduler=SchedulerConfig(policy=policy, max_waiting=1 << 30, max_waiting_tokens=1 << 36),
-            journal=JournalConfig(keep_segments=0),
-        )
-    )
+    config = _simulated(policy, "paged")
     line: Line = {"bench": "sim", "build": build_kind(), "policy": policy}
     with tempfile.TemporaryDirectory(prefix="stepwell-bench-") as folder:
         journal = Path(folder) / "bench.jsonl"
@@ -257,6 +253,17 @@ def bench_sim(
         workload = scale_rate(whole, 0.9 * MOONCAKE_SATURATED / whole.profile().rate_per_s)
         for path in (None, journal):
             yield {**line, "workload": MOONCAKE, "load": 0.9} | _speed(config, workload, path, repeats)
+
+
+def _simulated(policy: str, allocator: str) -> Config:
+    """The reference machine, with a waiting line that turns nobody away."""
+    return validate(
+        Config(
+            scheduler=SchedulerConfig(policy=policy, max_waiting=1 << 30, max_waiting_tokens=1 << 36),
+            memory=MemoryConfig(allocator=allocator),
+            journal=JournalConfig(keep_segments=0),
+        )
+    )
 
 
 def _speed(config: Config, workload: Workload, journal: Path | None, repeats: int) -> Line:

@@ -252,16 +252,25 @@ def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_bench_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepwell.sim.bench.RUNNING", (4,))
-    monkeypatch.setattr("stepwell.sim.bench.WAITING", (10,))
-    out = call(capsys, "bench", "scheduler", "--steps", "30", "--json")[1]
-    machine, steady, change = (json.loads(line) for line in out.splitlines())
+    monkeypatch.setattr("stepwell.sim.bench.WAITING", (10, 20))
+    out = call(capsys, "bench", "scheduler", "--steps", "30", "--requests", "50", "--json")[1]
+    machine, steady, change, _, whole = (json.loads(line) for line in out.splitlines())
     assert machine["loop_ns_per_iteration"] > 0
     assert (steady["running"], steady["waiting"]) == (4, 0)
     assert steady["steady_p50_us"] > 0
     assert steady["steady_asked_p50_us"] > 0
     assert (change["running"], change["waiting"]) == (256, 10)
     assert change["change_p50_us"] > steady["steady_p50_us"]
+    assert change["steady_p50_us"] > 0
     assert change["rss_mb"] > 1
+    assert (whole["growth_from"], whole["growth_to"], whole["requests"]) == (10, 20, 50)
+    assert whole["growth"] > 0 < whole["requests_per_s"]
+    monkeypatch.setattr("stepwell.cli.bench.names", lambda group: ["static", "vtc"])
+    small = ("bench", "scheduler", "--steps", "10", "--requests", "20", "--policy", "all", "--allocator", "prefix")
+    out = call(capsys, *small)[1]
+    assert "static, 4 running, 0 waiting: a steady decode step takes" in out
+    assert "vtc, 256 running, 20 waiting: a steady decode step takes" in out
+    assert "vtc: a step with changes takes" in out
     out = call(capsys, "bench", "sim", "--requests", "60", "--repeats", "2", "--json", "--traces", "nowhere")[1]
     lines = [json.loads(line) for line in out.splitlines()][1:]
     assert [(line["load"], line["journal"]) for line in lines[:4]] == [

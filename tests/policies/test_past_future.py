@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any, cast
 
+import pytest
+from hypothesis import given, settings
+
+from stepwell.core import registry
 from stepwell.core.limits import SchedulerLimits
-from stepwell.policies.past_future import peak
+from stepwell.core.protocols import PolicyEvent, RequestView, SchedulerPolicy, SchedulerView
+from stepwell.core.testing_play import REBUILD, Play, Scenario, scenarios
+from stepwell.policies.peak import peak
+from stepwell.policies.work import Guesses
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.runs import Pool
 from stepwell.tests.policies.playing import ORACLE, play
@@ -38,3 +45,39 @@ def test_with_true_lengths_nobody_gives_way_and_time_is_not_lost() -> None:
 
 
 CASES: dict[str, dict[str, object]] = {"fcfs": {}, "past-future": ORACLE}
+
+
+class CountedAnew:
+    """What ``Peak`` says, from everybody who runs, each time."""
+
+    def __init__(self, guesses: Guesses) -> None:
+        self.guesses = guesses
+        self.taken: list[RequestView] = []
+
+    def observe(self, event: PolicyEvent) -> None: ...
+
+    def begin(self, view: SchedulerView) -> None:
+        self.taken = []
+
+    def with_one_more(self, view: SchedulerView, request: RequestView) -> int:
+        self.taken.append(request)
+        batch = [*view.decoding.values(), *view.loose.values(), *self.taken]
+        return peak(sorted((-self.guesses.left(each), each.known + view.page_size - 1) for each in batch))
+
+    def without(self, view: SchedulerView, request: RequestView) -> None:
+        self.taken.remove(request)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(scenarios(("paged", "contiguous")))
+def test_the_peak_that_is_kept_is_the_one_counted_anew(scenario: Scenario) -> None:
+    """Short of everything, with failed steps, policies made anew, and up to three steps in flight."""
+
+    def policy(anew: bool) -> SchedulerPolicy:
+        made: Any = registry.make_policy("past-future", {"predictor_options": {"first": 4, "window": 3}})
+        if anew:
+            made.peak = CountedAnew(made.guesses)
+        return cast(SchedulerPolicy, made)
+
+    kept = Play(scenario, lambda scheduler: policy(anew=False), rebuilds=REBUILD).run()
+    assert kept == Play(scenario, lambda scheduler: policy(anew=True), rebuilds=REBUILD).run()

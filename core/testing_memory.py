@@ -37,8 +37,6 @@ _PAGES = st.integers(5, 14) | st.integers(1, 4)
 _DELAYS = st.sampled_from((1, 2, 3, 0, -1))
 _PICKS = st.integers(0, 1 << 20)
 _TOKENS = st.integers(1, 9) | st.integers(1, 60)
-_PAGES_ALIKE = 6
-"""Prompts are of so many pages, and differ from some key on."""
 
 
 class AllocatorMachine(RuleBasedStateMachine):
@@ -107,11 +105,9 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     @rule(tokens=_TOKENS, more=st.integers(0, 9), headroom=st.integers(0, 3), alike=_PICKS, computes=st.booleans())
     def reserve_new(self, tokens: int, more: int, headroom: int, alike: int, computes: bool) -> None:
-        limit, prompt = tokens + more, self.prompt(tokens, alike)
+        limit, prompt = tokens + more, self.prefixes.prompt(tokens // self.key_tokens, alike)
         keys = self.prefixes.keys(prompt)
-        cached = self.prefixes.longest(prompt[: (tokens - 1) // self.key_tokens])
-        found = self.prefixes.pages(prompt[:cached])
-        sources = self.prefixes.known[prompt[:cached]] if cached % self.prefixes.per_page else []
+        cached, found, sources = self.prefixes.find(prompt[: (tokens - 1) // self.key_tokens])
         fit = self.call("fits", tokens, limit)
         missing = self.call("pages_missing", tokens, limit, 0, keys)
         roomy = self.call("pages_missing", tokens, limit, headroom, keys) == 0
@@ -129,10 +125,9 @@ class AllocatorMachine(RuleBasedStateMachine):
             self.tokens[request] = tokens
             self.prompts[request] = prompt
             assert (answer.cached, answer.pages[: len(found)]) == (cached * self.key_tokens, found), "what keys find"
-            assert len(answer.copies) == bool(sources), "a page is copied if a part of it is found"
-            for source, target in answer.copies:
-                assert source in sources, f"page {source} is copied, but {sources} hold what was found"
-                assert target == answer.pages[len(found)], f"page {target} is filled, but is not the next of {answer}"
+            whence = [source for source, target in answer.copies if target == answer.pages[len(found)]]
+            assert len(whence) == len(answer.copies) == bool(sources), f"a page found in part is copied: {answer}"
+            assert set(whence) <= set(sources), f"{sources} hold the part of a page that was found: {answer}"
             assert answer.shared == sum(self.device.owners(page) > 0 for page in found)
             self.device.adopt(request, found)
             self.appended(request, answer.pages[len(found) :], answer.capacity, tokens)
@@ -140,12 +135,6 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert roomy == (isinstance(answer, Reservation) and before - needed >= headroom), "headroom"
         if computes and isinstance(answer, Reservation):
             self.computed(request, tokens)
-
-    def prompt(self, tokens: int, alike: int) -> Prompt:
-        """The keys of a prompt of ``tokens``, of which some are the same in all prompts."""
-        most = _PAGES_ALIKE * self.prefixes.per_page
-        same = alike % (most + 1)
-        return ((0,) * same + (1,) * (most - same))[: tokens // self.key_tokens]
 
     def appended(self, request: RequestId, pages: Sequence[Page], capacity: int, tokens: int) -> None:
         self.take(request, pages)
@@ -344,7 +333,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.kv = self.kv if stay else loaded
 
     @rule(pick=_PICKS, change=st.sampled_from((-1, 1, 1000)))
-    def loaddamaged(self, pick: int, change: int) -> None:
+    def load_damaged(self, pick: int, change: int) -> None:
         """One wrong number: refused and nothing changed, or as lawful as before."""
         data = self.kv.dump()
         victim = self.fresh()

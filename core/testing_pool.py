@@ -88,6 +88,17 @@ class PrefixModel:
         ends = range(self.per_page, len(prompt) + 1, self.per_page)
         return [page for end in ends for page in self.known[prompt[:end]]]
 
+    def find(self, prompt: Prompt) -> tuple[int, list[Page], list[Page]]:
+        """How many keys of it are known, the pages that are full of those, and any that hold the rest."""
+        known = self.longest(prompt)
+        return known, self.pages(prompt[:known]), self.known[prompt[:known]] if known % self.per_page else []
+
+    def prompt(self, keys: int, alike: int) -> Prompt:
+        """Prompts are of six pages, if not cut to ``keys``, and all alike up to some key."""
+        most = 6 * self.per_page
+        same = alike % (most + 1)
+        return ((0,) * same + (1,) * (most - same))[:keys]
+
     def prompts(self) -> list[Prompt]:
         """Every beginning that ever had a key."""
         return list(self._keys)

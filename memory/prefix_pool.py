@@ -17,7 +17,6 @@ from stepwell.memory.prefix_index import PrefixIndex
 from stepwell.memory.snapshot import Pages
 from stepwell.memory.tables import PageTables
 
-
 Where = TypeVar("Where")
 """What an index says of a page."""
 

@@ -37,7 +37,6 @@ _PAGES = st.integers(5, 14) | st.integers(1, 4)
 _DELAYS = st.sampled_from((1, 2, 3, 0, -1))
 _PICKS = st.integers(0, 1 << 20)
 _TOKENS = st.integers(1, 9) | st.integers(1, 60)
-_PROMPTS = st.sampled_from([(0,) * same + (1,) * (6 - same) for same in range(7)])
 
 
 class AllocatorMachine(RuleBasedStateMachine):
@@ -60,7 +59,8 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.kv = self.fresh()
         self.device = PoolModel("page", pages)
         self.host = PoolModel("host page", host_pages)
-        self.prefixes = PrefixModel()
+        self.key_tokens = getattr(self.kv, "key_tokens", page_size)
+        self.prefixes = PrefixModel(page_size // self.key_tokens)
 
     # ------------------------------------------------------------------------------------------------- helpers
 
@@ -103,11 +103,11 @@ class AllocatorMachine(RuleBasedStateMachine):
 
     # --------------------------------------------------------------------------------------------------- rules
 
-    @rule(tokens=_TOKENS, more=st.integers(0, 9), headroom=st.integers(0, 3), says=_PROMPTS, computes=st.booleans())
-    def reserve_new(self, tokens: int, more: int, headroom: int, says: Prompt, computes: bool) -> None:
-        limit, size = tokens + more, self.dimensions[1]
-        prompt = says[: tokens // size]
-        keys, found = self.prefixes.keys(prompt), self.prefixes.longest(prompt[: (tokens - 1) // size])
+    @rule(tokens=_TOKENS, more=st.integers(0, 9), headroom=st.integers(0, 3), alike=_PICKS, computes=st.booleans())
+    def reserve_new(self, tokens: int, more: int, headroom: int, alike: int, computes: bool) -> None:
+        limit, prompt = tokens + more, self.prefixes.prompt(tokens // self.key_tokens, alike)
+        keys = self.prefixes.keys(prompt)
+        cached, found, sources = self.prefixes.find(prompt[: (tokens - 1) // self.key_tokens])
         fit = self.call("fits", tokens, limit)
         missing = self.call("pages_missing", tokens, limit, 0, keys)
         roomy = self.call("pages_missing", tokens, limit, headroom, keys) == 0
@@ -124,7 +124,10 @@ class AllocatorMachine(RuleBasedStateMachine):
             self.limit[request] = limit
             self.tokens[request] = tokens
             self.prompts[request] = prompt
-            assert (answer.cached, answer.pages[: len(found)]) == (len(found) * size, found), "what keys find"
+            assert (answer.cached, answer.pages[: len(found)]) == (cached * self.key_tokens, found), "what keys find"
+            whence = [source for source, target in answer.copies if target == answer.pages[len(found)]]
+            assert len(whence) == len(answer.copies) == bool(sources), f"a page found in part is copied: {answer}"
+            assert set(whence) <= set(sources), f"{sources} hold the part of a page that was found: {answer}"
             assert answer.shared == sum(self.device.owners(page) > 0 for page in found)
             self.device.adopt(request, found)
             self.appended(request, answer.pages[len(found) :], answer.capacity, tokens)
@@ -165,7 +168,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         prompt = self.prompts[request]
         self.call("publish", request, tokens, self.prefixes.keys(prompt))
         if self.kv.reuses_prefixes:
-            self.prefixes.publish(prompt[: tokens // self.dimensions[1]], self.device.pages.get(request, []))
+            self.prefixes.publish(prompt[: tokens // self.key_tokens], self.device.pages.get(request, []))
             self.refused("publish", request, 1 + self.capacity(request), ())
 
     @rule()
@@ -198,7 +201,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         last = tokens // self.dimensions[1]
         if last < len(table):
             shared = tokens % self.dimensions[1] and self.device.owners(table[last]) > 1
-            if shared or table[last] in self.prefixes.known.values():
+            if shared or self.prefixes.until(table[last]) * self.key_tokens > tokens:
                 self.refused("shrink", request, tokens, self.step(delay))
                 return
         self.call("shrink", request, tokens, self.step(delay))
@@ -230,7 +233,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             self.device.share(parent, child, full)
             self.appended(child, answer.pages[full:], answer.capacity, tokens)
             self.last = child
-            self.prompts[child] = self.prompts[parent][: shared // self.dimensions[1]]
+            self.prompts[child] = self.prompts[parent][: shared // self.key_tokens]
             self.limit[child], self.tokens[child] = limit, tokens
         self.refused("fork", parent, parent, shared, tokens, limit)
         self.refused("fork", parent, self.last + 1, shared, shared - 1, limit)
@@ -330,7 +333,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.kv = self.kv if stay else loaded
 
     @rule(pick=_PICKS, change=st.sampled_from((-1, 1, 1000)))
-    def loaddamaged(self, pick: int, change: int) -> None:
+    def load_damaged(self, pick: int, change: int) -> None:
         """One wrong number: refused and nothing changed, or as lawful as before."""
         data = self.kv.dump()
         victim = self.fresh()
@@ -362,7 +365,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         assert (usage.host_total, usage.host_free) == (host_pages, kv.free_host_pages)
         for prompt in self.prefixes.prompts():
             cached = kv.cached_tokens(self.prefixes.keys(prompt))
-            assert cached == page_size * len(self.prefixes.longest(prompt)), f"{cached} tokens of {prompt} are cached"
+            assert cached == self.key_tokens * self.prefixes.longest(prompt), f"{cached} tokens of {prompt} are cached"
         for request in sorted(self.limit):
             table = device.pages.get(request, [])
             assert list(kv.table(request)) == table, f"the table of request {request}"

@@ -9,7 +9,7 @@ from typing import Any
 from stepwell.core.types import Page, RequestId, StepId
 
 Prompt = tuple[int, ...]
-"""What each full page of a prompt says, as a number."""
+"""What the tokens of each key of a prompt say, as a number."""
 
 
 class PoolModel:
@@ -61,46 +61,87 @@ class PoolModel:
 
 
 class PrefixModel:
-    """Which page holds the end of which prompt: ``known`` is exactly what can be found."""
+    """Which pages hold the end of which prompt: ``known`` is exactly what can be found.
 
-    def __init__(self) -> None:
-        self.known: dict[Prompt, Page] = {}
+    A page holds ``per_page`` keys, so that several pages can hold the same beginning of a page's keys.
+    """
+
+    def __init__(self, per_page: int) -> None:
+        self.per_page = per_page
+        self.known: dict[Prompt, list[Page]] = {}
         self._keys: dict[Prompt, int] = {}
 
     def keys(self, prompt: Prompt) -> list[int]:
-        """A number for each page together with all before it."""
+        """A number for each key's tokens together with all before them."""
         beginnings = [prompt[: place + 1] for place in range(len(prompt))]
         return [self._keys.setdefault(each, len(self._keys) * 7919 + 1) for each in beginnings]
 
-    def longest(self, prompt: Prompt) -> list[Page]:
-        """The pages of its longest known beginning."""
-        pages: list[Page] = []
-        while len(pages) < len(prompt) and (page := self.known.get(prompt[: len(pages) + 1])) is not None:
-            pages.append(page)
-        return pages
+    def longest(self, prompt: Prompt) -> int:
+        """How many keys of it are known."""
+        count = 0
+        while count < len(prompt) and prompt[: count + 1] in self.known:
+            count += 1
+        return count
+
+    def pages(self, prompt: Prompt) -> list[Page]:
+        """Those that hold the full pages of a known prompt: there is one each."""
+        ends = range(self.per_page, len(prompt) + 1, self.per_page)
+        return [page for end in ends for page in self.known[prompt[:end]]]
+
+    def find(self, prompt: Prompt) -> tuple[int, list[Page], list[Page]]:
+        """How many keys of it are known, the pages that are full of those, and any that hold the rest."""
+        known = self.longest(prompt)
+        return known, self.pages(prompt[:known]), self.known[prompt[:known]] if known % self.per_page else []
+
+    def prompt(self, keys: int, alike: int) -> Prompt:
+        """Prompts are of six pages, if not cut to ``keys``, and all alike up to some key."""
+        most = 6 * self.per_page
+        same = alike % (most + 1)
+        return ((0,) * same + (1,) * (most - same))[:keys]
 
     def prompts(self) -> list[Prompt]:
         """Every beginning that ever had a key."""
         return list(self._keys)
 
+    def until(self, page: Page) -> int:
+        """The length of the longest known prompt that ends in ``page``; 0 if none does."""
+        return max((len(prompt) for prompt, pages in self.known.items() if page in pages), default=0)
+
     def publish(self, prompt: Prompt, table: Sequence[Page]) -> None:
-        """``table`` holds ``prompt``; it stops counting where another page says the same."""
-        for place, page in enumerate(table[: len(prompt)]):
-            if self.known.setdefault(prompt[: place + 1], page) != page:
-                return
+        """``table`` holds ``prompt``; it does not count if other pages say what is known of it already."""
+        known = self.longest(prompt)
+        full = known // self.per_page
+        if known == len(prompt) or self.pages(prompt[:known]) != list(table[:full]):
+            return
+        for page in self.known[prompt[:known]][:] if known % self.per_page else []:
+            if page != table[full] and self.until(page) == known:
+                self._lose(page)
+        for length in range(full * self.per_page + 1, len(prompt) + 1):
+            pages = self.known.setdefault(prompt[:length], [])
+            page = table[(length - 1) // self.per_page]
+            if page not in pages:
+                pages.append(page)
+
+    def _lose(self, page: Page) -> bool:
+        """``page`` does not hold anything any more; whether it did."""
+        gone = [prompt for prompt, pages in self.known.items() if page in pages]
+        for prompt in gone:
+            self.known[prompt].remove(page)
+            if not self.known[prompt]:
+                del self.known[prompt]
+        return bool(gone)
 
     def idle(self, pool: PoolModel) -> int:
         """Known pages that nobody owns and that wait for nothing."""
-        return sum(not pool.owners(page) and pool.wait.get(page, 0) <= pool.done for page in self.known.values())
+        known = {page for pages in self.known.values() for page in pages}
+        return sum(not pool.owners(page) and pool.wait.get(page, 0) <= pool.done for page in known)
 
     def overwrite(self, pages: Sequence[Page]) -> int:
         """``pages`` were handed out to be written; how many were known.  Nothing known may build on them."""
-        gone = [prompt for prompt, page in self.known.items() if page in pages]
-        for prompt in gone:
-            del self.known[prompt]
+        gone = sum([self._lose(page) for page in pages])
         for prompt in self.known:
             assert len(prompt) == 1 or prompt[:-1] in self.known, f"the end of {prompt} outlived what it builds on"
-        return len(gone)
+        return gone
 
 
 def damaged(data: object, pick: int, change: int) -> object:

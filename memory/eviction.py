@@ -27,9 +27,12 @@ class Left(Protocol):
     """A page that nobody holds: ``depth`` pages come before it in its prompt, ``uses`` requests found it, and it was
     computed as the ``born``-th page of all."""
 
-    depth: int
-    uses: int
-    born: int
+    @property
+    def depth(self) -> int: ...
+    @property
+    def uses(self) -> int: ...
+    @property
+    def born(self) -> int: ...
 
 
 Worth = Callable[[Left, int], int]

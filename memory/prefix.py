@@ -16,7 +16,7 @@ from stepwell.core.protocols import CopyPlan, KVUsage, NotNow, Reservation
 from stepwell.core.types import Fit, Page, RequestId, StepId
 from stepwell.memory import audit, duties, snapshot
 from stepwell.memory.eviction import ORDERS, Eviction
-from stepwell.memory.prefix_index import Entry, PrefixIndex
+from stepwell.memory.prefix_index import Entry, IndexState, PrefixIndex
 from stepwell.memory.prefix_pool import PrefixPool, PrefixPoolState, check_findable
 from stepwell.memory.snapshot import Shape
 from stepwell.memory.tables import PageTables, TablesState
@@ -27,6 +27,7 @@ class PrefixState(msgspec.Struct, forbid_unknown_fields=True):
 
     shape: Shape
     pool: PrefixPoolState
+    index: IndexState
     tables: TablesState
 
 
@@ -146,8 +147,9 @@ class Prefix:
                 shared += 1
             else:
                 counts[page] = 1
-                until = self._pool.hold(last)
-                if until:
+                if last.stamp:
+                    self._index.hold(last)
+                elif until := self._pool.unwait(page):
                     late[page] = until
             front.append(page)
             last = last.parent
@@ -225,7 +227,7 @@ class Prefix:
     # ---------------------------------------------------------------------------------------- snapshot and audit
 
     def _state(self) -> PrefixState:
-        return PrefixState(self._shape, self._pool.state(), self._tables.state())
+        return PrefixState(self._shape, self._pool.state(), self._index.state(), self._tables.state())
 
     def dump(self) -> object:
         """The exact state, order of the free pages included: what is loaded from it behaves the same."""
@@ -236,6 +238,7 @@ class Prefix:
         snapshot.take_over(data, PrefixState, self._state(), self._restore, self.check)
 
     def _restore(self, state: PrefixState) -> None:
+        self._index.restore(state.index)
         self._pool.restore(state.pool)
         self._tables.restore(state.tables, self._pool.done)
 

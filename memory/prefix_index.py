@@ -149,6 +149,9 @@ class PrefixIndex:
 
     # ---------------------------------------------------------------------------------------- snapshot and audit
 
+    def idle_pages(self) -> list[Page]:
+        return [page for page, entry in self.by_page.items() if entry.stamp]
+
     def state(self) -> IndexState:
         """The state as it is; its line follows from the entries."""
         rows = [

@@ -1,9 +1,11 @@
-"""The pool of ``memory.prefix``: blank pages, and findable ones that nobody holds, given up when those run out."""
+"""The pool of allocators that reuse prefixes: blank pages, and findable ones that nobody holds, given up when those run
+out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -11,24 +13,48 @@ from stepwell.core.errors import InvariantError
 from stepwell.core.types import Page, StepId
 from stepwell.memory.audit import Place
 from stepwell.memory.pool import BlankPages, BlankState
-from stepwell.memory.prefix_index import Entry, IndexState, PrefixIndex
+from stepwell.memory.prefix_index import PrefixIndex
 from stepwell.memory.snapshot import Pages
 from stepwell.memory.tables import PageTables
 
+Where = TypeVar("Where")
+"""What an index says of a page."""
+
+
+class PageIndex(Protocol[Where]):
+    """What is findable.  ``by_page`` says where a page is in it, ``idle`` counts the pages that nobody holds."""
+
+    by_page: dict[Page, Where]
+    idle: int
+
+    def release(self, where: Where) -> None:
+        """Nobody holds the page that is there any more.  Pages are released before those that they build on."""
+        ...
+
+    def evict(self, count: int) -> list[Page]:
+        """Give up ``count`` idle pages, there must be as many; in the order in which they went."""
+        ...
+
+    def clear(self) -> list[Page]:
+        """Forget everything; returns the pages that were idle."""
+        ...
+
+    def idle_pages(self) -> list[Page]: ...
+    def check(self) -> None: ...
+
 
 class PrefixPoolState(msgspec.Struct, forbid_unknown_fields=True):
-    """A snapshot: findable pages in ``index``, those that wait in ``waiting`` with the step that they wait for."""
+    """A snapshot: ``waiting`` as in ``PrefixPool``."""
 
     blank: BlankState
     waiting: list[tuple[Page, StepId]]
-    index: IndexState
 
 
-class PrefixPool:
+class PrefixPool(Generic[Where]):
     """A ``PagePool`` that keeps what ``index`` knows.  ``waiting`` are findable pages that nobody holds, and the step
     in flight that they wait for before they are idle."""
 
-    def __init__(self, pages: int, index: PrefixIndex) -> None:
+    def __init__(self, pages: int, index: PageIndex[Where]) -> None:
         self.index = index
         self.waiting: dict[Page, StepId] = {}
         self._blank = BlankPages(pages)
@@ -69,12 +95,9 @@ class PrefixPool:
             self.index.release(entry)
         return True
 
-    def hold(self, entry: Entry) -> StepId:
+    def unwait(self, page: Page) -> StepId:
         """Somebody holds a page that was kept; returns the step that it waited for, 0 if none."""
-        if entry.stamp:
-            self.index.hold(entry)
-            return 0
-        return self.waiting.pop(entry.page)
+        return self.waiting.pop(page, 0)
 
     def step_done(self, step: StepId) -> None:
         """``InvariantError`` if ``step`` is before one already reported."""
@@ -95,13 +118,12 @@ class PrefixPool:
 
     def state(self) -> PrefixPoolState:
         """The state as it is, sharing its lists: encode it before anything changes."""
-        return PrefixPoolState(self._blank.state(), list(self.waiting.items()), self.index.state())
+        return PrefixPoolState(self._blank.state(), list(self.waiting.items()))
 
     def restore(self, state: PrefixPoolState) -> None:
-        """Become ``state``; ``InvariantError`` if its findable pages do not form trees."""
+        """Become ``state``; whoever audits ``places`` says whether it makes sense."""
         self._blank.restore(state.blank)
         self.waiting = dict(state.waiting)
-        self.index.restore(state.index)
 
     def places(self) -> list[Place]:
         """For ``audit.partition``; raises ``InvariantError`` if the index contradicts itself or a page is overdue."""
@@ -109,8 +131,8 @@ class PrefixPool:
         for page, until in self.waiting.items():
             if page not in self.index.by_page or until <= self.done:
                 raise InvariantError(f"page {page} waits for step {until} to be idle, but need not")
-        idle = [page for page, entry in self.index.by_page.items() if entry.stamp]
-        return [*self._blank.places(), ("the idle pages", idle), ("the findable pages that wait", list(self.waiting))]
+        idle = ("the idle pages", self.index.idle_pages())
+        return [*self._blank.places(), idle, ("the findable pages that wait", list(self.waiting))]
 
 
 def check_findable(index: PrefixIndex, tables: PageTables) -> None:

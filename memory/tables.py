@@ -75,7 +75,8 @@ class PageTables:
 
         Returns a copy of it.
         """
-        self.leading[request] = len(front)
+        if front:
+            self.leading[request] = len(front)
         table = self.by_request[request] = front + self._pool.take(count)
         return table[:]
 

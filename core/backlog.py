@@ -1,5 +1,7 @@
 """The bounded waiting line: how many never-started requests there are, and whether one more may enter.
 
+It knows the classes and tenants, and so what a request has from them.
+
 Requests that were preempted do not count: they were admitted once and are not refused afterwards.
 """
 
@@ -14,12 +16,13 @@ from stepwell.core.types import RequestId
 class Backlog:
     """Counts requests and prompt tokens that wait for their first admission, in all and by class."""
 
-    __slots__ = ("_by_class", "_classes", "_limits", "_shares", "requests", "tokens")
+    __slots__ = ("_by_class", "_classes", "_limits", "_shares", "_weights", "requests", "tokens")
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
         self._classes = {each.name: each for each in limits.classes}
         self._shares = {each.name: int(each.queue_share * limits.max_waiting) for each in limits.classes}
+        self._weights = {each.name: each.weight for each in limits.tenants}
         self._by_class = {each.name: 0 for each in limits.classes}
         self.requests = 0
         self.tokens = 0
@@ -27,6 +30,13 @@ class Backlog:
     def klass(self, name: str) -> ClassLimits | None:
         """The class of that name."""
         return self._classes.get(name)
+
+    def endow(self, request: Request) -> None:
+        """Give a request what its class and its tenant say.  A class that is not known (any more) says nothing."""
+        klass = self._classes.get(request.klass)
+        if klass is not None:
+            request.ttft_ns, request.tpot_ns = klass.ttft_ns, klass.tpot_ns
+        request.weight = self._weights.get(request.tenant, 1.0)
 
     def refusal(self, id: RequestId, klass: str, prompt_tokens: int) -> Rejected | None:
         """Why a request of ``klass`` (a known one) may not enter now; None if it may."""

@@ -11,7 +11,7 @@ import msgspec
 import stepwell
 from stepwell.core.config import Config
 from stepwell.core.journal import Header
-from stepwell.core.limits import ClassLimits, SchedulerLimits
+from stepwell.core.limits import ClassLimits, SchedulerLimits, TenantLimits
 from stepwell.core.protocols import Backend, SchedulerPolicy
 from stepwell.core.registry import make, make_allocator, make_cost_model, make_policy
 from stepwell.core.scheduler import Scheduler
@@ -33,6 +33,7 @@ def limits_of(config: Config) -> SchedulerLimits:
         classes=tuple(
             ClassLimits(each.name, each.rank, each.queue_share, each.ttft_ns, each.tpot_ns) for each in config.classes
         ),
+        tenants=tuple(TenantLimits(each.name, each.weight) for each in config.tenants),
     )
 
 

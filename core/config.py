@@ -24,6 +24,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGE)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
+Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+"""A name that may stand in a path such as ``classes.chat.rank``."""
+TenantName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@/-]{1,64}\Z")]
 Options = Mapping[str, object]
 """A plugin's own table; the registry turns it into the plugin's typed struct."""
 
@@ -75,7 +78,7 @@ class CostConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A class of requests: its rank, its service level objectives (0: none), its share of the waiting line."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+    name: Word
     rank: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """0 is served first."""
     ttft_ms: Amount = 0.0
@@ -96,6 +99,14 @@ DEFAULT_CLASSES = (
     ClassConfig(name="chat", rank=0, ttft_ms=1000.0, tpot_ms=100.0),
     ClassConfig(name="batch", rank=1, queue_share=0.8),
 )
+
+
+class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A tenant that differs from others."""
+
+    name: TenantName
+    weight: Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)] = 1.0
+    """Of two tenants that both wait, one of twice the weight is given twice as much, by policies that share out."""
 
 
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -198,6 +209,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     memory: MemoryConfig = MemoryConfig()
     cost: CostConfig = CostConfig()
     classes: tuple[ClassConfig, ...] = DEFAULT_CLASSES
+    tenants: tuple[TenantConfig, ...] = ()
     workload: WorkloadConfig = WorkloadConfig()
     journal: JournalConfig = JournalConfig()
     model: ModelConfig = ModelConfig()
@@ -227,7 +239,7 @@ def check_together(config: Config, source_of: SourceOf = lambda path: "") -> Non
         source = source_of(field)
         return UserError(message + (f" (from {source})" if source else ""), field=field)
 
-    scheduler, workload, names = config.scheduler, config.workload, [each.name for each in config.classes]
+    scheduler, workload = config.scheduler, config.workload
     if scheduler.token_budget < scheduler.running_limit:
         raise wrong(
             "scheduler.token_budget",
@@ -241,11 +253,13 @@ def check_together(config: Config, source_of: SourceOf = lambda path: "") -> Non
             f"{scheduler.max_context} tokens are more than the pool holds"
             f" (memory.pages × memory.page_size = {room}); 0 means what the pool holds",
         )
-    if not names:
+    if not config.classes:
         raise wrong("classes", "at least one class is needed")
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise wrong(f"classes[{index}].name", f"class {name!r} is defined twice")
+    for what, at, named in (("class", "classes", config.classes), ("tenant", "tenants", config.tenants)):
+        names = [each.name for each in named]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise wrong(f"{at}[{index}].name", f"{what} {name!r} is defined twice")
     if workload.kind == "trace" and not workload.trace:
         raise wrong("workload.trace", "names the trace file, and is needed when workload.kind is 'trace'")
     if workload.trace and workload.kind != "trace":

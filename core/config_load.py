@@ -1,9 +1,10 @@
 """Reads the configuration tree from its layers, remembers where each value came from, and writes it as TOML.
 
 Layers, strongest first: command line (``scheduler.policy=swap``), environment (``STEPWELL__SCHEDULER__POLICY=swap``),
-file, default.  Tables merge key by key; ``[[classes]]`` of a stronger layer replaces the whole list, and one value of a
-class is reached by its name (``classes.chat.ttft_ms=500``).  A layer that names another plugin than the layers under it
-begins its options afresh, since the options below belong to the other plugin; ``Resolved.notes`` says so.
+file, default.  Tables merge key by key; ``[[classes]]`` and ``[[tenants]]`` of a stronger layer replace the whole list,
+and one value of a class or tenant is reached by its name (``classes.chat.ttft_ms=500``).  A layer that names another
+plugin than the layers under it begins its options afresh, since the options below belong to the other plugin;
+``Resolved.notes`` says so.
 
 The environment and the overrides are handed in: this module looks at nothing but its arguments and the file.
 """
@@ -124,8 +125,8 @@ class _Layers:
         """One value from the environment or the command line, whose text is read as the type at its place."""
         if not all(parts):
             raise UserError(f"{written!r} has an empty part between its separators", field=".".join(parts))
-        if parts[0] == "classes" and len(parts) > 1:
-            self._set_in_class(list(parts), text, source)
+        if parts[0] in _NAMED and len(parts) > 1:
+            self._set_in_named(list(parts), text, source)
             return
         value = _parsed(text, ".".join(parts))
         for part in reversed(parts):
@@ -173,34 +174,38 @@ class _Layers:
                     f" since {given[key]!r} was chosen ({source})"
                 )
 
-    def _set_in_class(self, parts: list[str], text: str, source: str) -> None:
-        classes = self.tree.get("classes")
-        if classes is None:
-            classes = [msgspec.to_builtins(each) for each in Config().classes]
-        if not isinstance(classes, list) or not all(isinstance(each, dict) for each in classes):
+    def _set_in_named(self, parts: list[str], text: str, source: str) -> None:
+        """One value of a class or a tenant."""
+        section = parts[0]
+        one = _NAMED[section]
+        tables = self.tree.get(section)
+        if tables is None:
+            tables = msgspec.to_builtins(list(getattr(Config(), section)))
+        if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
             raise UserError(
-                f"expected a list of tables, written [[classes]] (from {self.source('classes')})", field="classes"
+                f"expected a list of tables, written [[{section}]] (from {self.source(section)})", field=section
             )
-        names = [str(each.get("name", "")) for each in classes]
+        names = [str(each.get("name", "")) for each in tables]
         wanted = parts[1].lower()
         found = [index for index, name in enumerate(names) if wanted in (name.lower(), str(index))]
         if not found:
             raise UserError(
-                f"no class {parts[1]!r} to set this in (from {source}); classes: {', '.join(names)}",
+                f"no {one} {parts[1]!r} to set this in (from {source}); {section}: {', '.join(names) or 'none'}",
                 field=".".join(parts),
             )
         index, key = found[0], ".".join(parts[2:])
         if not key:
             raise UserError(
-                f"which value of the class? write classes.{parts[1]}.KEY (from {source})", field=".".join(parts)
+                f"which value of the {one}? write {section}.{parts[1]}.KEY (from {source})", field=".".join(parts)
             )
-        changed = {**classes[index], key: _parsed(text, f"classes[0].{key}")}
-        check_keys([changed], _CLASSES, field="classes", source_of=lambda path: source)
-        self.tree["classes"] = [*classes[:index], changed, *classes[index + 1 :]]
-        self.origins[f"classes.{index}.{key}"] = source
+        changed = {**tables[index], key: _parsed(text, f"{section}[0].{key}")}
+        check_keys([changed], type_at(Config, section), field=section, source_of=lambda path: source)
+        self.tree[section] = [*tables[:index], changed, *tables[index + 1 :]]
+        self.origins[f"{section}.{index}.{key}"] = source
 
 
-_CLASSES = type_at(Config, "classes")
+_NAMED = {"classes": "class", "tenants": "tenant"}
+"""Lists of tables that have names, and what one of them is called."""
 
 
 def _leaves(value: object, path: str) -> list[str]:

@@ -25,7 +25,7 @@ from stepwell.core.registry import check_servable
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
-from stepwell.core.types import RequestId, StepId
+from stepwell.core.types import MAX_NAME, MAX_PRIORITY, RequestId, StepId
 
 log = structlog.get_logger("stepwell.engine")
 
@@ -95,6 +95,8 @@ class Engine:
         *,
         klass: str = "chat",
         tenant: str = "default",
+        priority: int = 0,
+        program: str = "",
         expires_ns: int = 0,
         keys: Sequence[int] = (),
         sampling: SamplingParams = GREEDY,
@@ -102,8 +104,8 @@ class Engine:
         """Hand in a request; the answer comes through the stream, and so does a refusal for want of room.
 
         ``keys`` identify its full pages (``page_keys``), for an allocator that reuses prefixes.  Raises ``UserError``
-        for an empty prompt, ``max_tokens`` below 1 or an unknown class, and ``CapacityError`` if the engine does not
-        serve (any more).
+        for an empty prompt, ``max_tokens`` below 1, an unknown class, or a priority or a program's name beyond bounds,
+        and ``CapacityError`` if the engine does not serve (any more).
         """
         if not prompt:
             raise UserError("must hold at least one token", field="prompt")
@@ -111,6 +113,10 @@ class Engine:
             raise UserError(f"must be at least 1, got {max_tokens}", field="max_tokens")
         if self.scheduler.state.backlog.klass(klass) is None:
             raise UserError(f"unknown class {klass!r}", field="class")
+        if abs(priority) > MAX_PRIORITY:
+            raise UserError(f"must be between -{MAX_PRIORITY} and {MAX_PRIORITY}, got {priority}", field="priority")
+        if len(program) > MAX_NAME:
+            raise UserError(f"at most {MAX_NAME} letters", field="program")
         if self._closed:
             raise CapacityError(self.failed or "the engine is shutting down", code="not_serving")
         id = self._last_id + 1
@@ -122,7 +128,7 @@ class Engine:
         if self._idle.is_set():
             self._idle = anyio.Event()
         found = list(keys) if sampling.prompt_logprobs < 0 else []  # of what is not computed nothing can be said
-        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found))
+        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program))
         return stream
 
     def stop(self, request: RequestId, keep: int) -> None:

@@ -76,7 +76,9 @@ class Submitted(msgspec.Struct, array_like=True, tag="submit", gc=False):
     """A request arrived.  Ids count upwards in order of arrival.
 
     ``max_tokens`` bounds the output (the core never learns the true length); ``expires_ns`` is the absolute time after
-    which it is no longer worth starting (0: never); ``keys`` identify full prompt pages for prefix reuse.
+    which it is no longer worth starting (0: never); ``keys`` identify full prompt pages for prefix reuse.  A lower
+    ``priority`` is served earlier, by policies that look at it.  ``program`` is the conversation, session or agent
+    whose request it is; empty if none is known.
     """
 
     request: RequestId
@@ -86,6 +88,8 @@ class Submitted(msgspec.Struct, array_like=True, tag="submit", gc=False):
     tenant: str = "default"
     expires_ns: int = 0
     keys: list[int] = []
+    priority: int = 0
+    program: str = ""
 
 
 Event = StepDone | RunDone | StepFailed | Cancel | Stop | Timer | UsePolicy | Submitted

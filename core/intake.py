@@ -39,7 +39,8 @@ def take_in(state: State, event: Submitted, longest: int) -> Request | None:
         event.keys,
         state.progress,
     )
-    request.ttft_ns, request.tpot_ns = klass.ttft_ns, klass.tpot_ns
+    request.priority, request.program = event.priority, event.program
+    backlog.endow(request)
     state.requests[id] = state.waiting[id] = request
     backlog.add(request)
     return request

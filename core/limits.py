@@ -1,4 +1,4 @@
-"""The numbers a scheduler works within, and the classes of requests it knows."""
+"""The numbers a scheduler works within, and the classes of requests and the tenants it knows."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ class ClassLimits(msgspec.Struct, frozen=True):
     tpot_ns: int = 0
 
 
+class TenantLimits(msgspec.Struct, frozen=True):
+    """A tenant and its weight: of two that both wait, one of twice the weight is to be given twice as much."""
+
+    name: str
+    weight: float = 1.0
+
+
 DEFAULT_CLASSES = (ClassLimits("chat", 0), ClassLimits("batch", 1, 0.9))
 
 
@@ -56,3 +63,5 @@ class SchedulerLimits(msgspec.Struct, frozen=True):
     """Failed steps that one request may live through."""
     seed: int = 0
     classes: tuple[ClassLimits, ...] = DEFAULT_CLASSES
+    tenants: tuple[TenantLimits, ...] = ()
+    """Those that differ from others; whoever is not named has the weight 1."""

@@ -55,6 +55,21 @@ class RequestView(Protocol):
     @property
     def tenant(self) -> str: ...
     @property
+    def weight(self) -> float:
+        """Of its tenant: one of twice the weight is to be given twice as much; 1 unless configured."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """What the client asked for: lower is served earlier, 0 if nothing was said."""
+        ...
+
+    @property
+    def program(self) -> str:
+        """The conversation, session or agent whose request it is; empty: none is known."""
+        ...
+
+    @property
     def ttft_ns(self) -> int:
         """The objective of its class for the time to the first token; 0: none."""
         ...

@@ -73,6 +73,8 @@ class Request:
         "pending",
         "phase",
         "preemptions",
+        "priority",
+        "program",
         "progress",
         "prompt_tokens",
         "protected",
@@ -84,6 +86,7 @@ class Request:
         "tenant",
         "tpot_ns",
         "ttft_ns",
+        "weight",
     )
 
     def __init__(
@@ -105,8 +108,11 @@ class Request:
         self.tenant = tenant
         self.arrival_ns = arrival_ns
         self.expires_ns = expires_ns
+        self.priority = 0
+        self.program = ""
         self.ttft_ns = 0
         self.tpot_ns = 0
+        self.weight = 1.0
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
         self.limit = prompt_tokens + max_tokens - 1

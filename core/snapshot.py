@@ -53,6 +53,8 @@ class RequestSnapshot(msgspec.Struct, array_like=True):
     end_at: int
     shown: bool
     story: list[tuple[int, RequestState, str]]
+    priority: int = 0
+    program: str = ""
 
 
 class StepSnapshot(msgspec.Struct, array_like=True):
@@ -204,9 +206,7 @@ def _restore_requests(state: State, snapshot: SchedulerSnapshot) -> None:
         for field in _COPIED:
             setattr(request, field, getattr(each, field))
         request.story = each.story
-        klass = state.backlog.klass(each.klass)
-        if klass is not None:
-            request.ttft_ns, request.tpot_ns = klass.ttft_ns, klass.tpot_ns
+        state.backlog.endow(request)
         state.requests[each.id] = request
         if not each.started:
             state.backlog.add(request)

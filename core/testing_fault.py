@@ -35,8 +35,11 @@ class Fault(msgspec.Struct, frozen=True):
             lines.append(f"  the policy is rebuilt at ticks {', '.join(map(str, sorted(it.rebuilds)))}")
         for id, each in enumerate(it.arrivals, 1):
             leaves = f", leaves {each.patience} ticks later" if each.patience else ""
+            who = f"{each.klass}, {each.tenant}"
+            who += f", program {each.program}" if each.program else ""
+            who += f", priority {each.priority}" if each.priority else ""
             lines.append(
-                f"  request {id} ({each.klass}, {each.tenant}) comes at tick {each.tick}: prompt of {each.prompt},"
+                f"  request {id} ({who}) comes at tick {each.tick}: prompt of {each.prompt},"
                 f" {min(each.output, each.max_tokens)} output tokens of at most {each.max_tokens}{leaves}"
             )
         return "\n".join(lines)

@@ -17,7 +17,7 @@ from stepwell.core.config import MemoryConfig
 from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Submitted, Timer, UsePolicy
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
 from stepwell.core.invariants import check_state
-from stepwell.core.limits import SchedulerLimits
+from stepwell.core.limits import SchedulerLimits, TenantLimits
 from stepwell.core.protocols import KVAllocator, NotNow, SchedulerPolicy
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.types import NS_PER_MS, NS_PER_S, RequestId, StepId
@@ -43,6 +43,8 @@ class Arrival(msgspec.Struct, frozen=True, omit_defaults=True):
     klass: str = "chat"
     patience: int = 0
     tenant: str = "tenant"
+    priority: int = 0
+    program: str = ""
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,6 +70,7 @@ class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
             max_preemptions=3,
             max_failures=0,
             seed=1,
+            tenants=(TenantLimits("another", 2.0),),
         )
 
     def patience_of_the_house(self) -> int:
@@ -213,7 +216,8 @@ class Play:
             self._next += 1
             self.device.output[self._next] = each.output
             keys = self._keys(each.prompt)
-            events.append(Submitted(self._next, each.prompt, each.max_tokens, each.klass, each.tenant, 0, keys))
+            asked = (each.prompt, each.max_tokens, each.klass, each.tenant, 0, keys, each.priority, each.program)
+            events.append(Submitted(self._next, *asked))
         return events
 
     def _keys(self, prompt: int) -> list[int]:
@@ -272,6 +276,8 @@ def scenarios(allocators: Sequence[str]) -> st.SearchStrategy[Scenario]:
         klass=st.sampled_from(("chat", "batch")),
         patience=st.sampled_from((0, 0, 0, 1, 5, 20)),
         tenant=st.sampled_from(("tenant", "another", "a third")),
+        priority=st.sampled_from((0, 0, -1, 5)),
+        program=st.sampled_from(("", "a loop", "a chat")),
     )
     arrivals = st.lists(arrival, min_size=1, max_size=12).map(
         lambda many: tuple(sorted(many, key=lambda each: each.tick))

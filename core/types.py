@@ -22,6 +22,11 @@ NS_PER_S = 1_000_000_000
 FOREVER = 1 << 62
 """A count or a time that is never reached; still fits a signed 64-bit integer."""
 
+MAX_PRIORITY = (1 << 31) - 1
+"""A request's priority is between this and its negative; lower is served earlier."""
+MAX_NAME = 256
+"""Letters of a program's name, at most: policies remember some."""
+
 
 class RequestState(enum.Enum):
     """Where a request is in its life; ``successors`` is the table of legal transitions."""

@@ -19,9 +19,9 @@ class Tenant:
 
     __slots__ = ("banked", "heap", "name", "queued", "served", "weight")
 
-    def __init__(self, name: str, weight: float) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.weight = weight
+        self.weight = 1.0
         self.banked = 0.0
         self.heap: list[tuple[RequestId, RequestView]] = []
         self.queued: dict[RequestId, None] = {}
@@ -47,9 +47,8 @@ class Tenant:
 class TenantLine:
     """See the module.  Within a tenant the order is that of arrival."""
 
-    def __init__(self, service: Service, weight_of: Callable[[str], float]) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._weight_of = weight_of
         self.tenants: dict[str, Tenant] = {}
         self.last_left = ""
         """The tenant that was the last to have nobody left in line."""
@@ -59,14 +58,19 @@ class TenantLine:
     def tenant(self, name: str) -> Tenant:
         found = self.tenants.get(name)
         if found is None:
-            found = self.tenants[name] = Tenant(name, self._weight_of(name))
+            found = self.tenants[name] = Tenant(name)
         return found
+
+    def _of(self, request: RequestView) -> Tenant:
+        tenant = self.tenant(request.tenant)
+        tenant.weight = request.weight
+        return tenant
 
     def observe(self, event: PolicyEvent) -> None:
         """Take notice of an event; a policy passes every one on."""
         self._put_back()
         request = event.request
-        tenant = self.tenant(request.tenant)
+        tenant = self._of(request)
         kind = event.kind
         if kind == "arrived":
             if not tenant.queued:
@@ -114,7 +118,7 @@ class TenantLine:
         if self._taken:
             for request in self._taken:
                 if in_line(request):
-                    self.tenant(request.tenant).put(request)
+                    self._of(request).put(request)
             self._taken.clear()
 
     def start(self, now_ns: int) -> None:

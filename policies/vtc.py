@@ -8,12 +8,10 @@ differs by at most 2 max(input price × longest prompt, output price × tokens o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
 
-from stepwell.core.errors import UserError
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
 from stepwell.core.types import PreemptMode
@@ -30,23 +28,18 @@ class Vtc:
     promises = Promises(work_conserving=True, bounded_wait=True)
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """What a token counts, and how much of the whole each tenant is to have."""
+        """What a token counts, and how a request gives way; ``[[tenants]]`` have the weights."""
 
         prompt_price: Price = 1
         """What a prompt token counts."""
         output_price: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2
         """What an output token counts."""
-        weights: Mapping[str, float] = {}
-        """Shares by tenant, above 0; 1 for whoever is not named."""
         preempt: PreemptMode = "recompute"
         """How a request gives way when pages run out."""
 
     def __init__(self, options: Options) -> None:
-        for name, weight in options.weights.items():
-            if not 1e-6 <= weight <= 1e6:
-                raise UserError(f"must be between 1e-6 and 1e6, not {weight}", field=f"options.weights.{name}")
         self.options = options
-        self.line = TenantLine(self.service, lambda name: options.weights.get(name, 1.0))
+        self.line = TenantLine(self.service)
 
     def service(self, request: RequestView) -> int:
         """What the request has been given: its prompt once admitted, and its output."""

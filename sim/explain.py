@@ -69,12 +69,17 @@ class Story(msgspec.Struct):
     moments: list[tuple[int, str]]
     totals: Totals
     end: str = ""
+    priority: int = 0
+    program: str = ""
 
     def lines(self) -> list[str]:
         """The story for a person."""
+        who = f"{self.klass}, tenant {self.tenant}"
+        who += f", program {self.program}" if self.program else ""
+        who += f", priority {self.priority}" if self.priority else ""
         prompt = many(self.prompt_tokens, "token")
         return [
-            f"Request {self.request} ({self.klass}, tenant {self.tenant}), prompt of {prompt}, policy {self.policy}",
+            f"Request {self.request} ({who}), prompt of {prompt}, policy {self.policy}",
             "",
             *(f"{at_ns / NS_PER_S:>12.6f} s  {text}" for at_ns, text in self.moments),
             "",
@@ -139,7 +144,15 @@ class _Narrator:
             if each.id == self.id:
                 self.found = True
                 self._member = each.id in snapshot.members
-                self._arrived = Submitted(each.id, each.prompt_tokens, each.max_tokens, each.klass, each.tenant)
+                self._arrived = Submitted(
+                    each.id,
+                    each.prompt_tokens,
+                    each.max_tokens,
+                    each.klass,
+                    each.tenant,
+                    priority=each.priority,
+                    program=each.program,
+                )
                 self._totals.arrival_ns = each.arrival_ns
                 self._totals.preemptions = each.preemptions
                 self._moments += [(at_ns, f"({state.value}: {why})") for at_ns, state, why in each.story]
@@ -342,6 +355,8 @@ class _Narrator:
             self._moments,
             self._totals,
             self._end,
+            arrived.priority,
+            arrived.program,
         )
 
 

@@ -133,7 +133,15 @@ class Simulator:
             index += 1
             events.append(
                 Submitted(
-                    index, request.prompt_tokens, self._max_tokens, request.klass, request.tenant, 0, request.keys
+                    index,
+                    request.prompt_tokens,
+                    self._max_tokens,
+                    request.klass,
+                    request.tenant,
+                    0,
+                    request.keys,
+                    request.priority,
+                    request.program,
                 )
             )
             arrival_ns = requests[index].arrival_ns if index < len(requests) else FOREVER

@@ -37,6 +37,8 @@ class RequestRecord(msgspec.Struct, gc=False):
     tokens: int = 0
     preemptions: int = 0
     reason: str = ""
+    priority: int = 0
+    program: str = ""
 
 
 class TokenGaps(msgspec.Struct):
@@ -216,7 +218,13 @@ class RunMetrics:
 
     def _submitted(self, now_ns: int, event: Submitted) -> None:
         self.requests[event.request] = RequestRecord(
-            event.request, now_ns, event.prompt_tokens, event.klass, event.tenant
+            event.request,
+            now_ns,
+            event.prompt_tokens,
+            event.klass,
+            event.tenant,
+            priority=event.priority,
+            program=event.program,
         )
         if event.klass not in self.gaps:
             self.gaps[event.klass] = TokenGaps()

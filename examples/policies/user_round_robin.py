@@ -1,7 +1,8 @@
 """Round robin over users: one request of each user in turn, however many somebody sends.
 
 For: a shared server on which one user's script sends a thousand requests, and everybody else one at a time.  ``vtc`` is
-fair by tokens; this is fair by requests, which is easier to explain.  A user who was away joins the present round.
+fair by tokens; this is fair by requests, which is easier to explain.  One of weight 2 has
+two turns; whoever was away joins the present round.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stepwell.policies.toolkit import TenantLine, pack
 
 
 class UserRoundRobin:
-    """One request of each tenant in turn; within a tenant in the order of arrival."""
+    """One request of each tenant in turn (by weight); within a tenant in the order of arrival."""
 
     api_version = 1
     promises = Promises(work_conserving=True, bounded_wait=True)
@@ -25,7 +26,7 @@ class UserRoundRobin:
         """None."""
 
     def __init__(self, options: Options) -> None:
-        self.line = TenantLine(lambda request: 1, lambda name: 1.0)
+        self.line = TenantLine(lambda request: 1)
 
     def observe(self, event: PolicyEvent) -> None:
         self.line.observe(event)

@@ -6,9 +6,10 @@ whole tokens (the lognormal value rounded to nearest, then clipped).
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Literal
 
@@ -45,12 +46,18 @@ class Arrivals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClassMix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A class, its share of the requests (shares need not sum to 1) and its lengths."""
+    """A class, its share of the requests (shares need not sum to 1), its lengths and its programs.
+
+    ``calls`` requests of the class make one program; ``abreast`` programs take turns, so the calls of one are spread
+    over the arrivals of so many.  0 calls: no request belongs to any.
+    """
 
     prompt: Lengths
     output: Lengths
     name: str = "chat"
     share: float = 1.0
+    calls: int = 0
+    abreast: int = 1
 
 
 class TenantMix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -79,8 +86,10 @@ def generate(options: Synthetic) -> Workload:
     output = _lengths(seed, _OUTPUT, klass, [each.output for each in options.classes])
     classes = [each.name for each in options.classes]
     tenants = [each.name for each in options.tenants]
+    programs = [_programs(each) for each in options.classes]
+    turns = [itertools.count() for _ in options.classes]
     requests = [
-        TraceRequest(at, tokens, generated, classes[k], tenants[t])
+        TraceRequest(at, tokens, generated, classes[k], tenants[t], program=programs[k](next(turns[k])))
         for at, tokens, generated, k, t in zip(
             _arrivals_ns(options).tolist(),
             prompt.tolist(),
@@ -91,6 +100,14 @@ def generate(options: Synthetic) -> Workload:
         )
     ]
     return Workload(options.name, requests, notes=[f"generated with seed {seed}"])
+
+
+def _programs(mix: ClassMix) -> Callable[[int], str]:
+    """The program of a class's n-th request."""
+    if not mix.calls:
+        return lambda turn: ""
+    cohort = mix.calls * mix.abreast
+    return lambda turn: f"{mix.name}-{turn // cohort * mix.abreast + turn % mix.abreast}"
 
 
 def common_options(count: int = 10_000, load: float = 0.9) -> Synthetic:
@@ -169,6 +186,8 @@ def _check(options: Synthetic) -> None:
         if len(set(names)) < len(names):
             raise UserError(f"names must differ: {', '.join(names)}", field=field)
     for index, each in enumerate(options.classes):
+        _between(each.calls, 0, MOST_REQUESTS, f"classes[{index}].calls")
+        _between(each.abreast, 1, MOST_REQUESTS, f"classes[{index}].abreast")
         for name, lengths in (("prompt", each.prompt), ("output", each.output)):
             _check_lengths(lengths, f"classes[{index}].{name}")
 

@@ -2,6 +2,7 @@
 
 A hash id names a block of 512 prompt tokens together with everything before it, so equal ids mean an equal prefix; the
 last block may be partly filled.  Each row must have ``ceil(input_length / 512)`` of them, or none at all.
+``session_id``, which tools add that replay such traces, names the program; the published ones have none.
 
 The conversation trace was stamped every 3 s or so: 12,031 rows share 1,180 stamps, up to 28 at a time.  Replayed as it
 is, it makes bursts that never happened.  ``debucket`` spreads the n rows of one stamp evenly over the bucket that the
@@ -17,7 +18,7 @@ from itertools import groupby, pairwise
 import msgspec
 
 from stepwell.core.types import NS_PER_MS, NS_PER_S
-from stepwell.sim.workload.rows import MOST_NS, Format, Row, RowError, RowParser, shown, token_count
+from stepwell.sim.workload.rows import MOST_NS, Format, Row, RowError, RowParser, program_name, shown, token_count
 
 BLOCK_TOKENS = 512
 WIDEST_BUCKET_NS = 3 * NS_PER_S
@@ -39,7 +40,8 @@ def parse_line(line: str) -> Row:
         raise RowError(f"timestamp must be a whole, non-negative number of milliseconds, not {shown(stamp)}")
     prompt = token_count(found["input_length"], "input_length")
     output = token_count(found["output_length"], "output_length")
-    return Row(stamp * NS_PER_MS, prompt, output, _keys(found.get("hash_ids", []), prompt))
+    program = program_name(found["session_id"], "session_id") if found.get("session_id") is not None else ""
+    return Row(stamp * NS_PER_MS, prompt, output, _keys(found.get("hash_ids", []), prompt), program)
 
 
 def _keys(ids: object, prompt_tokens: int) -> list[int]:

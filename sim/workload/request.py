@@ -23,7 +23,8 @@ class TraceRequest(msgspec.Struct, gc=False):
     """One request.  ``output_tokens`` is its true length, which only the simulated backend may know.
 
     ``keys`` identify its prompt's prefix, ``Workload.key_tokens`` tokens a key (the last one may be partly filled).
-    ``cancel_ns`` is the absolute time at which the client leaves; 0: never.
+    ``cancel_ns`` is the absolute time at which the client leaves; 0: never.  ``priority`` and ``program`` are those of
+    ``events.Submitted``.
     """
 
     arrival_ns: int
@@ -33,6 +34,8 @@ class TraceRequest(msgspec.Struct, gc=False):
     tenant: str = "default"
     keys: list[int] = []
     cancel_ns: int = 0
+    priority: int = 0
+    program: str = ""
 
 
 class RowNote(msgspec.Struct, frozen=True):
@@ -109,6 +112,7 @@ class Workload(msgspec.Struct, frozen=True):
         lines: list[object] = [["stepwell-workload", 1, self.key_tokens]]
         lines += [
             (r.arrival_ns, r.prompt_tokens, r.output_tokens, r.klass, r.tenant, r.keys, r.cancel_ns)
+            + ((r.priority, r.program) if r.priority or r.program else ())  # so that workloads without keep theirs
             for r in self.requests
         ]
         return hashlib.sha256(msgspec.json.Encoder().encode_lines(lines)).hexdigest()

@@ -9,7 +9,7 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal
 import msgspec
 
 from stepwell.core.errors import UserError
-from stepwell.core.types import NS_PER_S
+from stepwell.core.types import MAX_NAME, NS_PER_S
 
 MOST_TOKENS = (1 << 31) - 1
 MOST_NS = 1 << 61
@@ -32,6 +32,7 @@ class Row(msgspec.Struct, gc=False):
     prompt_tokens: int
     output_tokens: int
     keys: list[int] = []
+    program: str = ""
 
 
 RowParser = Callable[[str], Row]
@@ -71,6 +72,16 @@ def token_count(value: object, column: str) -> int:
     if value > MOST_TOKENS:
         raise RowError(f"{column} is more than {MOST_TOKENS} tokens")
     return value
+
+
+def program_name(value: object, column: str) -> str:
+    """The name of a program: text or a whole number, as traces write sessions."""
+    name = str(value).strip() if isinstance(value, str) or type(value) is int else ""
+    if not name:
+        raise RowError(f"{column} must be text or a whole number, not {shown(value)}")
+    if len(name) > MAX_NAME:
+        raise RowError(f"{column} has more than {MAX_NAME} letters")
+    return name
 
 
 def seconds(text: str, column: str) -> int:

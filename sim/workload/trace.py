@@ -165,7 +165,7 @@ def _workload(path: Path, chosen: Format, intake: _Intake, limit: int | None, de
     if limit is not None and limit < len(rows):
         notes.append(f"limited to the first {limit} of {len(rows)} requests")
     requests = [
-        TraceRequest(time_ns, row.prompt_tokens, row.output_tokens, keys=row.keys)
+        TraceRequest(time_ns, row.prompt_tokens, row.output_tokens, keys=row.keys, program=row.program)
         for time_ns, row in zip(times[:limit], rows, strict=False)
     ]
     keyless = sum(not request.keys for request in requests)

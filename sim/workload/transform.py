@@ -77,15 +77,7 @@ def page_keys(request: TraceRequest, key_tokens: int, page_size: int) -> list[in
 
 def _moved(request: TraceRequest, arrival_ns: int) -> TraceRequest:
     cancel_ns = request.cancel_ns and request.cancel_ns - request.arrival_ns + arrival_ns
-    return TraceRequest(
-        arrival_ns,
-        request.prompt_tokens,
-        request.output_tokens,
-        request.klass,
-        request.tenant,
-        request.keys,
-        cancel_ns,
-    )
+    return msgspec.structs.replace(request, arrival_ns=arrival_ns, cancel_ns=cancel_ns)
 
 
 def _derived(workload: Workload, requests: Iterable[TraceRequest], note: str) -> Workload:

@@ -80,7 +80,7 @@ def fixed_case(seed: int, policy: str, allocator: str) -> Case:
     page_size, longest, running = draw.randint(1, 5), draw.randint(8, 24), draw.randint(2, 5)
     one = -(-2 * longest // page_size)
     now_ns = 0
-    requests = []
+    requests: list[TraceRequest] = []
     for _ in range(14):
         now_ns += draw.choice((0, 0, 30, 200))
         requests.append(
@@ -91,6 +91,8 @@ def fixed_case(seed: int, policy: str, allocator: str) -> Case:
                 draw.choice(("chat", "batch")),
                 draw.choice(("a", "b")),
                 cancel_ns=now_ns + draw.randint(1, 900) if draw.random() < 0.2 else 0,
+                priority=len(requests) % 3 - 1,
+                program=("", "loop", "chat")[len(requests) % 5 % 3],
             )
         )
     return Case(
@@ -258,6 +260,8 @@ def _submit(engine: Engine, id: int, request: TraceRequest, max_tokens: int) -> 
         max_tokens,
         klass=request.klass,
         tenant=request.tenant,
+        priority=request.priority,
+        program=request.program,
         keys=request.keys,
     )
     assert stream.request == id

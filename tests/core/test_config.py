@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepwell.core.build import limits_of
 from stepwell.core.config import (
     DEFAULT_CLASSES,
     ClassConfig,
@@ -125,6 +126,15 @@ def test_one_value_of_a_class_is_reached_by_name_or_index() -> None:
     assert resolved.origin("classes[0].rank") == "default"
 
 
+def test_tenants_are_reached_like_classes(tmp_path: Path) -> None:
+    path = wrote(tmp_path, '[[tenants]]\nname = "team-a/x@y.z"\nweight = 3\n\n[[tenants]]\nname = "b"\n')
+    config = resolve(path, overrides=["tenants.b.weight=2", "tenants.0.weight=0.5"]).config
+    assert [(each.name, each.weight) for each in limits_of(config).tenants] == [("team-a/x@y.z", 0.5), ("b", 2.0)]
+    assert "no tenant 'c' to set this in (from command line); tenants: none" in str(
+        refused(overrides=["tenants.c.weight=1"])
+    )
+
+
 def test_options_belong_to_the_plugin_they_were_written_for(tmp_path: Path) -> None:
     path = wrote(tmp_path, '[scheduler]\npolicy = "chat-batch"\noptions = {aging_s = 5}\n')
     assert resolve(path, overrides=["scheduler.policy=chat-batch"]).config.scheduler.options == {"aging_s": 5}
@@ -192,6 +202,9 @@ def test_unknown_key_names_file_path_nearest_and_allowed(tmp_path: Path) -> None
         ("[memory]\npage_size = 0", "memory.page_size", ">= 1"),
         ("[memory]\nhost_pages = -1", "memory.host_pages", ">= 0"),
         ("[journal]\nlevel = 'all'", "journal.level", "one of 'decisions', 'tokens', got 'all'"),
+        ("[[tenants]]\nname = 'a'\nweight = 0", "tenants[0].weight", ">= 1e-06"),
+        ("[[tenants]]\nname = 'a b'", "tenants[0].name", "'a b' does not match"),
+        ("[[tenants]]\nname = 'a'\n[[tenants]]\nname = 'a'", "tenants[1].name", "tenant 'a' is defined twice"),
         ("[workload]\nkind = 'trace'", "workload.trace", "needed"),
         ("[workload]\ntrace = 'x.csv'", "workload.kind", "'trace'"),
         ("[workload]\nrate = nan", "workload.rate", "finite"),
@@ -213,7 +226,8 @@ def test_wrong_value_names_the_layer_that_gave_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["scheduler.seed", "=3", "scheduler..seed=1", ".=1", "classes.chat=1", "classes.x.rank=1"]
+    "override",
+    ["scheduler.seed", "=3", "scheduler..seed=1", ".=1", "classes.chat=1", "classes.x.rank=1", "tenants.x=1"],
 )
 def test_malformed_overrides(override: str) -> None:
     assert override.partition("=")[0] in str(refused(overrides=[override])) or "path=value" in str(

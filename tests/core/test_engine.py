@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import anyio
 import pytest
 
@@ -118,14 +120,17 @@ def test_a_stop_string_takes_back_what_was_not_read() -> None:
 
 def test_what_is_asked_for_wrongly_is_refused_at_once() -> None:
     async def visit(engine: Engine) -> None:
-        for prompt, most, klass, name in (
-            ([], 5, "chat", "prompt"),
-            ([1], 0, "chat", "max_tokens"),
-            ([1], -3, "chat", "max_tokens"),
-            ([1], 5, "royal", "class"),
-        ):
+        asks: tuple[tuple[list[int], int, dict[str, Any], str], ...] = (
+            ([], 5, {}, "prompt"),
+            ([1], 0, {}, "max_tokens"),
+            ([1], -3, {}, "max_tokens"),
+            ([1], 5, {"klass": "royal"}, "class"),
+            ([1], 5, {"priority": 1 << 31}, "priority"),
+            ([1], 5, {"program": "x" * 257}, "program"),
+        )
+        for prompt, most, options, name in asks:
             with pytest.raises(UserError) as caught:
-                engine.submit(prompt, most, klass=klass)
+                engine.submit(prompt, most, **options)
             assert caught.value.field == name
         stream = engine.submit([5, 6], 3)
         assert stream.request == 1

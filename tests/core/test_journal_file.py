@@ -17,8 +17,9 @@ import pytest
 from stepwell.core.clock import VirtualClock, run_virtual
 from stepwell.core.engine import Engine
 from stepwell.core.errors import UserError
+from stepwell.core.events import Submitted
 from stepwell.core.invariants import check_state
-from stepwell.core.journal import Gap
+from stepwell.core.journal import Gap, Turn, decode_record
 from stepwell.core.journal_file import JournalWriter, later_segments, open_journal, segment_path, torn_bytes
 from stepwell.core.registry import names
 from stepwell.core.snapshot import capture
@@ -113,6 +114,12 @@ def test_a_repeat_that_does_not_fit_together_is_refused(tmp_path: Path) -> None:
     path.write_bytes(whole[: found.start(1)] + b"99,1,1" + whole[found.end(1) :])
     with pytest.raises(UserError, match=r"run.jsonl, line \d+: a repeat that does not fit together"):
         replay(path)
+
+
+def test_a_journal_from_before_requests_had_priorities_is_read() -> None:
+    old = decode_record(b'[3,[["submit",1,5,4,"chat","default",0,[]]],[]]')
+    assert isinstance(old, Turn)
+    assert old.events == [Submitted(1, 5, 4, priority=0, program="")]
 
 
 # ------------------------------------------------------------------------------------------------ rotation

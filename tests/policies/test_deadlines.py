@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stepwell.core.events import Submitted
-from stepwell.core.limits import ClassLimits, SchedulerLimits
+from stepwell.core.limits import ClassLimits, SchedulerLimits, TenantLimits
 from stepwell.core.snapshot import capture, restore
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.runs import build
@@ -71,7 +72,11 @@ def test_a_request_is_due_before_it_expires() -> None:
 
 @pytest.mark.parametrize("klass", ["fast", "any"])
 def test_objectives_survive_a_snapshot(klass: str) -> None:
-    scheduler, again = build("fcfs", limits=LIMITS), build("fcfs", limits=LIMITS)
-    scheduler.handle(0, [Submitted(1, 4, 4, klass)])
+    """And so do the weight of its tenant, and what the client said of itself."""
+    limits = msgspec.structs.replace(LIMITS, tenants=(TenantLimits("gold", 3.0),))
+    scheduler, again = build("fcfs", limits=limits), build("fcfs", limits=limits)
+    scheduler.handle(0, [Submitted(1, 4, 4, klass, "gold", priority=-2, program="loop")])
     restore(again, capture(scheduler))
-    assert again.state.requests[1].ttft_ns == scheduler.state.requests[1].ttft_ns == (400 if klass == "fast" else 0)
+    for request in (again.state.requests[1], scheduler.state.requests[1]):
+        assert request.ttft_ns == (400 if klass == "fast" else 0)
+        assert (request.weight, request.priority, request.program) == (3.0, -2, "loop")

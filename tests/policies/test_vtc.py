@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from stepwell.core import registry
 from stepwell.core.config import MemoryConfig
 from stepwell.core.events import StepDone, Submitted, UsePolicy
-from stepwell.core.limits import SchedulerLimits
+from stepwell.core.limits import SchedulerLimits, TenantLimits
 from stepwell.core.scheduler import Scheduler
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.timeline import Timeline
@@ -60,7 +61,8 @@ def test_the_gap_between_backlogged_tenants_is_bounded() -> None:
 
 def test_a_tenant_of_three_times_the_weight_is_given_three_times_as_much() -> None:
     weights = {"greedy": 3.0}
-    run = play("vtc", BOTH, {"weights": weights}, limits=SEATS)
+    tenants = tuple(TenantLimits(name, weight) for name, weight in weights.items())
+    run = play("vtc", BOTH, limits=msgspec.structs.replace(SEATS, tenants=tenants))
     assert gap(run, BOTH, weights) <= BOUND
     assert gap(run, BOTH) > BOUND
 

@@ -130,6 +130,17 @@ def test_classes_and_tenants_get_their_shares_and_lengths() -> None:
     assert both == pytest.approx(0.45, abs=0.015)  # independent
 
 
+def test_calls_of_a_program_take_turns_with_those_beside_it() -> None:
+    chat = ClassMix(prompt=Lengths(5.0, 0.0), output=Lengths(5.0, 0.0), calls=2, abreast=3)
+    requests = generate(synthetic(classes=(chat,), count=9)).requests
+    assert [each.program for each in requests] == [f"chat-{index}" for index in (0, 1, 2, 0, 1, 2, 3, 4, 5)]
+    batch = ClassMix(name="batch", prompt=Lengths(5.0, 0.0), output=Lengths(5.0, 0.0))
+    requests = generate(synthetic(classes=(chat, batch), count=100)).requests
+    assert {each.program for each in requests if each.klass == "batch"} == {""}
+    for first in range(0, 20, 2):
+        assert sum(each.program == f"chat-{first}" for each in requests) == 2
+
+
 def test_the_common_workload_is_the_published_one() -> None:
     options = common_options(100_000, load=0.9)
     assert (options.seed, options.count, options.arrivals.kind) == (7, 100_000, "poisson")
@@ -169,6 +180,8 @@ def test_the_demo_has_both_classes_and_bursts() -> None:
         ({"classes": ()}, "classes"),
         ({"classes": (PLAIN, PLAIN)}, "classes"),
         ({"tenants": ()}, "tenants"),
+        ({"classes": (ClassMix(Lengths(5.0, 0.0), Lengths(5.0, 0.0), calls=-1),)}, r"classes\[0\].calls"),
+        ({"classes": (ClassMix(Lengths(5.0, 0.0), Lengths(5.0, 0.0), abreast=0),)}, r"classes\[0\].abreast"),
         ({"tenants": (TenantMix("a", -1.0),)}, r"tenants\[0\].share"),
         ({"classes": (ClassMix(prompt=Lengths(0.5, 1.0), output=PLAIN.output),)}, r"classes\[0\].prompt.mean"),
         ({"classes": (ClassMix(prompt=Lengths(5.0, -1.0), output=PLAIN.output),)}, r"classes\[0\].prompt.sigma"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,17 @@ def test_si_2_mooncake_rows(tmp_path: Path, change: tuple[str, str], reason: str
     with pytest.raises(UserError, match=rf"line 2: .*({reason})"):
         read_trace(path)
     assert report(read_trace(path, skip_bad=True)).refused == 1
+
+
+def test_a_session_of_a_trace_is_the_program_of_its_requests(tmp_path: Path) -> None:
+    plain = written(tmp_path, f"{SIMPLE},session_id\n1.0,5,6,s7\n2.0,5,6,\n3.0,5,6, 8 \n")
+    assert [request.program for request in read_trace(plain).requests] == ["s7", "", "8"]
+    row = '{"timestamp": 0, "input_length": 5, "output_length": 6, "hash_ids": [], "session_id": SESSION}'
+    path = mooncake(tmp_path, *(row.replace("SESSION", each) for each in ('"s7"', "8", "null")))
+    assert [request.program for request in read_trace(path).requests] == ["s7", "8", ""]
+    for session, says in (("[1]", "must be text or a whole number, not [1]"), (f'"{"x" * 257}"', "256 letters")):
+        with pytest.raises(UserError, match=re.escape(says)):
+            read_trace(mooncake(tmp_path, row.replace("SESSION", session)))
 
 
 def test_si_2_missing_reuse_data_is_stated(tmp_path: Path) -> None:

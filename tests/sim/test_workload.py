@@ -39,10 +39,12 @@ def test_the_digest_depends_on_content_only() -> None:
         "tenant": "t",
         "keys": [1],
         "cancel_ns": 900,
+        "priority": -1,
+        "program": "loop",
     }.items():
         changed = [msgspec.structs.replace(base.requests[0], **{field: value}), *base.requests[1:]]
         digests.add(workload(*changed).digest())
-    assert len(digests) == 9
+    assert len(digests) == 11
 
 
 def test_rate_profile_by_hand() -> None:

@@ -16,7 +16,7 @@ from stepwell.core.registry import names
 from stepwell.sim.run import simulate
 from stepwell.tests.cli.hand import call, scenario
 
-POLICIES = "chat-batch edf fcfs least-slack mlfq past-future sarathi sjf srpt static swap vtc".split()
+POLICIES = "chat-batch edf fcfs least-slack mlfq past-future plas priority sarathi sjf srpt static swap vtc".split()
 
 
 @pytest.fixture(autouse=True)

@@ -212,7 +212,7 @@ class Watched:
         if _digest(self._scheduler) != before:
             self._complaints.append(f"plan() changed the scheduler's state in step {view.step}")
         if not isinstance(plan, StepPlan):
-            return plan  # for the scheduler to say
+            return plan  # type: ignore[unreachable]  # for the scheduler to say
         self._complaints += [f"step {view.step}: {broken}" for broken in self._broken(view, plan)]
         return plan
 

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     args.picture.parent.mkdir(parents=True, exist_ok=True)
     draw(runs, args.picture, title=f"Stepwell: the same {len(workload)} requests under {len(runs)} policies")
     print(f"The picture is {args.picture.resolve()}")
-    print("Next: stepwell sim --help, or write a policy of your own: CONTRIBUTING.md has one of 25 lines")
+    print("Next: stepwell sim --help, or write a policy of your own: docs/write_a_policy.md")
     return 0
 
 

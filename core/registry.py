@@ -206,7 +206,7 @@ def _problem(thing: object, group: Group) -> str:
         return f"is not a class but a {type(thing).__name__}"
     options = getattr(thing, "Options", None)
     if not (isinstance(options, type) and issubclass(options, msgspec.Struct)):
-        return "has no nested msgspec struct named Options"
+        return "has no nested msgspec struct named Options; write: class Options(msgspec.Struct, frozen=True): ..."
     missing = [each for each in _DUTIES.get(group, ()) if not hasattr(thing, each)]
     if missing:
         return f"is no {_word(group)}: it lacks {', '.join(missing)}"

@@ -211,6 +211,8 @@ class Watched:
         plan = self.policy.plan(view)
         if _digest(self._scheduler) != before:
             self._complaints.append(f"plan() changed the scheduler's state in step {view.step}")
+        if not isinstance(plan, StepPlan):
+            return plan  # type: ignore[unreachable]  # for the scheduler to say
         self._complaints += [f"step {view.step}: {broken}" for broken in self._broken(view, plan)]
         return plan
 

@@ -29,7 +29,7 @@ class Tenant:
 
     def counter(self, service: Service) -> float:
         """Whoever was sent away before the first token has been given nothing."""
-        given = [service(each) for each in self.served.values() if each.generated > 0 or each.state is not WAITING]
+        given = [service(each) for each in self.served.values() if each.state is not WAITING or each.generated > 0]
         return self.banked + sum(given) / self.weight
 
     def put(self, request: RequestView) -> None:
@@ -93,7 +93,7 @@ class TenantLine:
     def _lift(self, tenant: Tenant) -> None:
         """Somebody who was away does not come back with credit: up to the least of those in line, or the last to go."""
         least = [each.counter(self._service) for each in self.tenants.values() if each.queued]
-        if not least and self.last_left in self.tenants:
+        if not least and self.last_left in self.tenants and self.last_left != tenant.name:
             least = [self.tenants[self.last_left].counter(self._service)]
         if least:
             tenant.banked += max(0.0, min(least) - tenant.counter(self._service))

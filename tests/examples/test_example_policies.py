@@ -13,7 +13,7 @@ import pytest
 from stepwell.core import registry
 from stepwell.core.catalogue import catalogue
 from stepwell.core.config import MemoryConfig
-from stepwell.core.limits import ClassLimits, SchedulerLimits
+from stepwell.core.limits import ClassLimits, SchedulerLimits, TenantLimits
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.testing import check_policy
 from stepwell.core.types import NS_PER_S
@@ -176,3 +176,33 @@ def test_cache_affinity_serves_a_prefix_while_it_is_there() -> None:
     assert in_turn.computed > 10 * 256
     assert together.computed < 3 * 256
     assert order(on_prefix("cache-affinity", requests, {"patience_s": 0})) == list(range(1, 11))
+
+
+def test_session_affinity_the_next_turn_goes_before_newcomers_for_so_long() -> None:
+    """Turn after turn of one session; newcomers are let pass by what comes up to 1000 ns after them, and no more."""
+    turns = [TraceRequest(200 * k, 4, 8, program="chat") for k in range(10)]
+    newcomers = [TraceRequest(1, 4, 60, program=f"new {k}") for k in range(10)]
+    requests = [turns[0], *newcomers, *turns[1:]]
+    run = play("session-affinity", requests, {"head_start_s": 1e-6})
+    at = [run.stories[id].admissions[0] - requests[id - 1].arrival_ns for id in (12, 13, 14)]
+    assert max(at) < 800, "it waits for one newcomer that runs, at most"
+    assert order(run)[:1] == [1]
+    before = order(run)
+    late = [id for id in range(12, 21) if requests[id - 1].arrival_ns > 1001]
+    assert max(map(before.index, range(2, 12))) < min(map(before.index, late))
+    forgetful = play("session-affinity", requests, {"head_start_s": 1e-6, "keep_s": 0})
+    assert order(forgetful) == order(play("fcfs", requests))
+
+
+def test_weighted_sjf_is_best_for_those_who_count() -> None:
+    """Smith's rule: the mean wait by weight is least, so below that of sjf, which is below that of fcfs."""
+    weights = {"paying": 8.0, "free": 1.0}
+    limits = SchedulerLimits(running_limit=1, tenants=tuple(TenantLimits(*each) for each in weights.items()))
+    requests = [TraceRequest(0, 8 + 8 * (k * 7 % 11), 4, tenant=("paying", "free")[k % 2]) for k in range(22)]
+    options: dict[str, object] = {"predictor": "oracle", "output_cost": 1}
+
+    def cost(name: str, options: dict[str, object] | None = None) -> float:
+        run = play(name, requests, options, limits=limits)
+        return sum(weights[requests[id - 1].tenant] * it.end_ns for id, it in run.stories.items())
+
+    assert cost("weighted-sjf", options) < cost("sjf", options) < cost("fcfs")

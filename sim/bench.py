@@ -107,7 +107,9 @@ def bench_scheduler(
             line["shadow"] = shadow
         seen: list[int] = []
         for running in RUNNING:
-            asked = Drive(policy, running, steps, honour_repeats=False, allocator=allocator, shadow=shadow).steady(steps)
+            asked = Drive(policy, running, steps, honour_repeats=False, allocator=allocator, shadow=shadow).steady(
+                steps
+            )
             drive = Drive(policy, running, steps, allocator=allocator, shadow=shadow)
             if drive.running in seen:
                 continue  # the policy has a limit of its own (static batching)

@@ -149,7 +149,7 @@ def test_the_same_policy_with_other_options_keeps_its_memory() -> None:
     with here(service) as http:
         http.post("/v1/chat/completions", json=chat("hello"))
         before = service.scheduler.memory()
-        assert http.put(ADMIN, json={"policy": "vtc", "options": {"weights": {"gold": 3.0}}}).status_code == 200
+        assert http.put(ADMIN, json={"policy": "vtc", "options": {"output_price": 3}}).status_code == 200
         assert service.scheduler.memory() == before
         http.put(ADMIN, json={"policy": "fcfs"})
         http.put(ADMIN, json={"policy": "vtc"})

@@ -47,6 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--requests", type=_several, default=REQUESTS, metavar="N", help=f"simulated for the speed ({REQUESTS})"
     )
     scheduler.add_argument("--allocator", default="paged", metavar="NAME", help="page allocator (paged)")
+    scheduler.add_argument("--shadow", default="", metavar="NAME", help="a second policy, asked beside it (none)")
     sim = commands.add_parser("sim", help="requests simulated a second, journal on and off")
     sim.add_argument("--requests", type=_positive, default=100_000, metavar="N", help="of the common workload (100000)")
     sim.add_argument("--repeats", type=_positive, default=REPEATS, metavar="N", help=f"runs a figure ({REPEATS})")
@@ -72,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
         for name in chosen:
             load("policies", name)
         load("allocators", args.allocator)
-        lines = bench_scheduler(chosen, steps=args.steps, allocator=args.allocator, requests=args.requests)
+        lines = bench_scheduler(
+            chosen, steps=args.steps, allocator=args.allocator, requests=args.requests, shadow=args.shadow
+        )
     else:
         load("policies", args.policy)
         lines = bench_sim(args.policy, requests=args.requests, repeats=args.repeats, traces=args.traces)
@@ -102,7 +105,8 @@ def in_words(line: Line) -> str:
             f" waiting as with {line['growth_from']:,}; {line['requests_per_s']:,} requests/s are simulated"
         )
     steady = f"a steady decode step takes {line['steady_p50_us']} µs (p99 {line['steady_p99_us']})"
-    at = f"{line['policy']}, {line['running']} running, {line['waiting']:,} waiting"
+    who = f"{line['policy']} with {line['shadow']} beside it" if "shadow" in line else f"{line['policy']}"
+    at = f"{who}, {line['running']} running, {line['waiting']:,} waiting"
     if "change_p50_us" in line:
         change = f"{line['change_p50_us']} µs (p99 {line['change_p99_us']})"
         return f"{at}: {steady}, one with an arrival, an end and an admission {change}"

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from stepwell.core.build import build_scheduler
+from stepwell.core.build import build_scheduler, make_shadow
 from stepwell.core.config_load import Resolved
 from stepwell.core.registry import complete, make_cost_model
 from stepwell.sim.scenario import read_scenario
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
         print(Resolved(config, resolved.origins, resolved.file).to_toml(), end="")
         return 0
     make_cost_model(config.cost)
-    build_scheduler(config)
+    build_scheduler(config, shadow=make_shadow(config))
     scheduler, memory = config.scheduler, config.memory
     classes = ", ".join(each.name for each in config.classes)
     print(

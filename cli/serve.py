@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from stepwell.cli.logs import configure, log
-from stepwell.core.build import ECHO
+from stepwell.core.build import ECHO, make_shadow
 from stepwell.core.config import Config
 from stepwell.core.config_load import DEFAULT, Resolved
 from stepwell.core.errors import UserError
@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})") from None
     config = complete(resolved.config)
+    make_shadow(config)  # what is wrong with it is told before a model is loaded
     listener = _listen(config)
     with listener:
         print(f"loading {config.model.path} …", flush=True)
@@ -159,11 +160,11 @@ def _give_up(model: Model) -> None:
 
 def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service, JournalWriter | None]:
     from stepwell.cli.journal_live import open_live_journal  # lazy: start-up
-    from stepwell.core.build import build_scheduler  # lazy: start-up
+    from stepwell.core.build_live import serving_scheduler  # lazy: start-up
     from stepwell.transports.service import Service, serving_config  # lazy: an extra
 
     config = serving_config(config, model)
-    scheduler = build_scheduler(config)
+    scheduler = serving_scheduler(config)
     journal = open_live_journal(folder, config, scheduler) if folder is not None else None
     service = Service(
         config,

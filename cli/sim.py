@@ -30,6 +30,7 @@ examples:
   stepwell sim --trace conversation.jsonl --set workload.debucket=true
   stepwell sim --set memory.pages=3000 --set classes.chat.ttft_ms=500
   stepwell sim --set workload.kind=common --set workload.settings.count=100000 --journal run.jsonl
+  stepwell sim --policy fcfs --shadow chat-batch      what would chat-batch have done in fcfs's place, step by step?
   stepwell sim --policy my_policy.py:Mine --json      one JSON object a policy, a line each
 
 Values of a scenario file are those of `stepwell config show`.  With several policies every one gets the same
@@ -43,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", nargs="?", metavar="SCENARIO.toml", help="configuration (default: every default)")
     parser.add_argument("--trace", metavar="FILE", help="requests from a trace: Azure, Mooncake or a simple CSV")
     parser.add_argument("--policy", action="append", default=[], metavar="NAME", help="repeat it to compare policies")
+    parser.add_argument("--shadow", metavar="NAME", help="a second policy, asked beside it and never obeyed")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
     parser.add_argument(
         "--rate", type=float, metavar="X", help="scale arrivals to X requests a second (0: as recorded)"
@@ -91,6 +93,8 @@ def _scenarios(args: argparse.Namespace) -> list[Resolved]:
         overrides.append(f"workload.limit={args.limit}")
     if args.rate is not None:
         overrides.append(f"workload.rate={args.rate}")
+    if args.shadow is not None:
+        overrides.append(f"scheduler.shadow={args.shadow}")
     if args.policy and any(each.partition("=")[0].strip() == "scheduler.policy" for each in args.set):
         raise UserError("give the policy by --policy or by --set, not by both", field="scheduler.policy")
     overrides += args.set
@@ -125,12 +129,15 @@ def as_json(result: Result) -> str:
         },
         "summary": result.summary,
     }
+    if result.shadow is not None:
+        told["shadow"] = result.shadow
     return msgspec.json.encode(told).decode()
 
 
 def print_results(results: Sequence[Result], workload: Workload) -> None:
     """The head of the report, and the table."""
-    from stepwell.cli.tables import console, print_runs  # lazy: --json needs no tables
+    from stepwell.cli.shadow_tables import print_shadow  # lazy: --json needs no tables
+    from stepwell.cli.tables import console, print_runs  # lazy: the same
 
     to = console()
     lines = results[0].workload.describe()
@@ -148,6 +155,9 @@ def print_results(results: Sequence[Result], workload: Workload) -> None:
     )
     to.print()
     print_runs([result.summary for result in results], to)
+    for result in results:
+        if result.shadow is not None:
+            print_shadow(result.config.scheduler.policy, result.shadow, to)
 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:

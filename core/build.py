@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -10,11 +10,20 @@ import msgspec
 
 import stepwell
 from stepwell.core.config import Config
+from stepwell.core.errors import UserError
 from stepwell.core.journal import Header
 from stepwell.core.limits import ClassLimits, SchedulerLimits, TenantLimits
 from stepwell.core.protocols import Backend, SchedulerPolicy
-from stepwell.core.registry import make, make_allocator, make_cost_model, make_policy
+from stepwell.core.registry import (
+    check_servable,
+    make,
+    make_allocator,
+    make_cost_model,
+    make_policy,
+    whole_options,
+)
 from stepwell.core.scheduler import Scheduler
+from stepwell.core.shadow import Beside, Shadow
 
 
 def limits_of(config: Config) -> SchedulerLimits:
@@ -37,21 +46,24 @@ def limits_of(config: Config) -> SchedulerLimits:
     )
 
 
-def build_scheduler(config: Config, *, base: Path | None = None, honour_repeats: bool = True) -> Scheduler:
+def build_scheduler(
+    config: Config, *, base: Path | None = None, honour_repeats: bool = True, shadow: Shadow | None = None
+) -> Scheduler:
     """A fresh scheduler with the policy and allocator that ``config`` names.
 
-    ``base`` is the folder that plugin files are looked for in.  Raises ``UserError`` for an unknown plugin or option.
+    ``base`` is the folder that plugin files are looked for in; ``shadow`` (see ``make_shadow``) is asked beside every
+    policy that decides.  Raises ``UserError`` for an unknown plugin or option.
     """
-
     own = config.scheduler.options
     # Code is loaded by path because the configuration says so, at the start: never because an event does.  A name
     # that the configuration has, of the policy or of a part of it, may come back in an event.
     trusted = [config.scheduler.policy, *(value for value in own.values() if isinstance(value, str))]
 
     def policy(name: str, options: dict[str, object]) -> SchedulerPolicy:
-        return make_policy(name, options, base=base, registered_only=True, trusted=trusted)
+        made = make_policy(name, options, base=base, registered_only=True, trusted=trusted)
+        return made if shadow is None else Beside(made, shadow)
 
-    return Scheduler(
+    scheduler = Scheduler(
         limits_of(config),
         make_allocator(config.memory, base=base),
         policy,
@@ -59,6 +71,36 @@ def build_scheduler(config: Config, *, base: Path | None = None, honour_repeats:
         dict(config.scheduler.options),
         honour_repeats=honour_repeats,
     )
+    if shadow is not None:
+        shadow.state = scheduler.state
+    return scheduler
+
+
+def make_shadow(
+    config: Config,
+    *,
+    base: Path | None = None,
+    clock: Callable[[], int] | None = None,
+    tell: Callable[[str], None] = lambda why: None,
+) -> Shadow | None:
+    """The policy that ``config.scheduler.shadow`` names, to be asked beside the live one; None if it names none.
+
+    With a ``clock`` (ns), as while serving, its time is bounded, and what knows the future is refused.
+    """
+    scheduler = config.scheduler
+    name, given = scheduler.shadow, scheduler.shadow_options
+    if not name:
+        return None
+    try:
+        policy = make_policy(name, given, base=base)
+        if clock is not None:
+            check_servable(policy)
+        options = whole_options("policies", name, given, base=base)
+    except UserError as error:
+        field = error.field.replace("scheduler.policy", "scheduler.shadow")
+        field = field.replace("scheduler.options", "scheduler.shadow_options")
+        raise UserError(error.message, field=field) from error
+    return Shadow(policy, name, options, share=scheduler.shadow_share, clock=clock, tell=tell)
 
 
 ECHO = "echo"

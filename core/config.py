@@ -37,6 +37,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     policy: Name = "fcfs"
     """A registered name, ``module:attribute``, or ``path/to/file.py:attribute``."""
     options: Options = {}
+    shadow: str = ""
+    """A second policy, named in the same way, that is asked beside it and never obeyed; empty: none."""
+    shadow_options: Options = {}
+    shadow_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
+    """Part of the time that it may take while serving; in a simulation it is always asked."""
     token_budget: Positive = 2048
     """Tokens computed in one step, at most; at least ``running_limit``."""
     running_limit: Positive = 256

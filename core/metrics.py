@@ -34,6 +34,8 @@ from stepwell.core.instructions import (
     Resumed,
 )
 from stepwell.core.metrics_policy import PolicyRecord
+from stepwell.core.metrics_shadow import shadow_families
+from stepwell.core.shadow import Shadow
 from stepwell.core.types import NS_PER_S, RequestId
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -122,6 +124,7 @@ class ServingMetrics:
         self.ends = dict.fromkeys(REASONS.values(), 0)
         self.rejections: dict[str, int] = {}
         self.policy = PolicyRecord()
+        self.shadow: Shadow | None = None
         self.histograms = {name: Histogram(buckets) for name, (_, buckets) in (_SECONDS | _COUNTS).items()}
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
@@ -349,6 +352,7 @@ class ServingMetrics:
         ):
             yield self._counter(name, text, label, values)
         yield from self.policy.collect(self._labels)
+        yield from shadow_families(self.shadow, self._labels)
         for name, (text, read) in self.gauges.items():
             yield self._gauge(name, text, read())
         for name, (text, count) in self.counters.items():

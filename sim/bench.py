@@ -19,7 +19,7 @@ from statistics import median, quantiles
 
 import msgspec
 
-from stepwell.core.build import build_scheduler
+from stepwell.core.build import build_scheduler, make_shadow
 from stepwell.core.build_kind import build_kind
 from stepwell.core.config import Config, JournalConfig, MemoryConfig, SchedulerConfig, validate
 from stepwell.core.errors import UserError
@@ -88,19 +88,29 @@ def rss_mb() -> float:
 
 
 def bench_scheduler(
-    policies: Iterable[str], *, steps: int = STEPS, allocator: str = "paged", requests: int = REQUESTS
+    policies: Iterable[str],
+    *,
+    steps: int = STEPS,
+    allocator: str = "paged",
+    requests: int = REQUESTS,
+    shadow: str = "",
 ) -> Iterator[Line]:
     """What each policy's steps cost, by requests running and waiting, and how fast it is simulated.
 
     The last line of a policy says how much dearer a step with changes is for the most waiting than for the fewest.
+    ``shadow`` is asked in every step that is planned, and its time measured, as while serving.
     """
     yield machine()
     for policy in policies:
         line: Line = {"bench": "scheduler", "build": build_kind(), "policy": policy, "allocator": allocator}
+        if shadow:
+            line["shadow"] = shadow
         seen: list[int] = []
         for running in RUNNING:
-            asked = Drive(policy, running, steps, honour_repeats=False, allocator=allocator).steady(steps)
-            drive = Drive(policy, running, steps, allocator=allocator)
+            asked = Drive(policy, running, steps, honour_repeats=False, allocator=allocator, shadow=shadow).steady(
+                steps
+            )
+            drive = Drive(policy, running, steps, allocator=allocator, shadow=shadow)
             if drive.running in seen:
                 continue  # the policy has a limit of its own (static batching)
             seen.append(drive.running)
@@ -108,7 +118,7 @@ def bench_scheduler(
             yield line | {"waiting": 0} | steady | {"steady_asked_p50_us": p50(asked), "rss_mb": rss_mb()}
         changes_us: list[float] = []
         for waiting in WAITING:
-            drive = Drive(policy, 256, 2 * steps, waiting=waiting, allocator=allocator)
+            drive = Drive(policy, 256, 2 * steps, waiting=waiting, allocator=allocator, shadow=shadow)
             steady = _figures("steady", drive, drive.steady(steps))
             change = drive.changing(steps)
             changes_us.append(p50(change))
@@ -138,15 +148,19 @@ class Drive:
         waiting: int = 0,
         honour_repeats: bool = True,
         allocator: str = "paged",
+        shadow: str = "",
     ) -> None:
         pages = running * ((700 + steps * 2) // _PAGE)
         config = validate(
             Config(
-                scheduler=SchedulerConfig(policy=policy, running_limit=running, max_waiting=1 << 20),
+                scheduler=SchedulerConfig(
+                    policy=policy, running_limit=running, max_waiting=1 << 20, shadow=shadow, shadow_share=1.0
+                ),
                 memory=MemoryConfig(allocator=allocator, pages=pages, page_size=_PAGE, host_pages=pages),
             )
         )
-        self.scheduler: Scheduler = build_scheduler(config, honour_repeats=honour_repeats)
+        beside = make_shadow(config, clock=time.perf_counter_ns)
+        self.scheduler: Scheduler = build_scheduler(config, honour_repeats=honour_repeats, shadow=beside)
         self._keyed = self.scheduler.state.allocator.reuses_prefixes
         # More than anybody comes to, and little enough that all fit who reserve it at once.
         self._most = 150 + steps * 2

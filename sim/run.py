@@ -20,13 +20,15 @@ from typing import Any
 
 import msgspec
 
-from stepwell.core.build import build_scheduler, journal_header
+from stepwell.core.build import build_scheduler, journal_header, make_shadow
 from stepwell.core.config import Config, validate
 from stepwell.core.config_load import Resolved
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.journal_file import JournalWriter
+from stepwell.core.protocols import SchedulerPolicy
 from stepwell.core.registry import complete, make_cost_model
 from stepwell.core.scheduler import Scheduler
+from stepwell.core.shadow import ShadowReport
 from stepwell.core.snapshot import capture
 from stepwell.sim.loop import Observer, Simulator
 from stepwell.sim.metrics import RunMetrics
@@ -41,7 +43,8 @@ _MIB = 1 << 20
 class Result:
     """What a run was.  ``cpu_s`` is what the loop took of the processor; nothing else here depends on the machine.
 
-    ``lost_turns`` is above 0 if the journal's disk was full.
+    ``lost_turns`` is above 0 if the journal's disk was full.  ``shadow`` is what a policy asked beside the one that
+    decided would have done otherwise.
     """
 
     config: Config
@@ -50,6 +53,7 @@ class Result:
     summary: Summary
     cpu_s: float = 0.0
     lost_turns: int = 0
+    shadow: ShadowReport | None = None
 
 
 def simulate(
@@ -75,10 +79,13 @@ def simulate(
     requests = load_workload(resolved) if workload is None else workload
     config = complete(resolved.config)
     check_classes(requests, config)
-    scheduler = build_scheduler(config)
+    shadow = make_shadow(config)
+    scheduler = build_scheduler(config, shadow=shadow)
     allocator = scheduler.state.allocator
     requests = fit_keys(requests, config.memory.page_size, wanted=getattr(allocator, "reuses_prefixes", False))
-    told = _reveal(scheduler, requests)
+    told = _reveal(scheduler.state.policy, requests)
+    if shadow is not None:
+        _reveal(shadow.policy, requests)
     metrics = RunMetrics()
     writer = open_writer(Path(journal), config, scheduler, told=told) if journal is not None else None
     watching: list[Observer] = [*([writer.observe] if writer else []), metrics.observe, *observers]
@@ -100,12 +107,13 @@ def simulate(
         summarise(metrics, config),
         cpu_s=cpu_s,
         lost_turns=writer.lost_turns if writer else 0,
+        shadow=shadow.report() if shadow is not None else None,
     )
 
 
-def _reveal(scheduler: Scheduler, workload: Workload) -> bool:
+def _reveal(policy: SchedulerPolicy | None, workload: Workload) -> bool:
     """Tell an oracle among the policy's parts the true output lengths; False if there is none."""
-    predictor: Any = getattr(scheduler.state.policy, "predictor", None)
+    predictor: Any = getattr(policy, "predictor", None)
     if not getattr(predictor, "simulation_only", False):
         return False
     predictor.reveal({id: each.output_tokens for id, each in enumerate(workload.requests, 1)})

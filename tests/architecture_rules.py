@@ -19,7 +19,7 @@ OUTSIDE = {"tests", "benchmarks", "examples"}
 MAX_FUNCTION, MAX_FILE = 70, 400
 
 SHELL = re.compile(
-    r"stepwell\.core\.(build|engine|clock|registry|catalogue|introspect|config|metrics|testing|journal_file|streams|placement|worker|fleet)"
+    r"stepwell\.core\.(build|engine|clock|registry|catalogue|introspect|config|metrics|testing|journal_file|shadow|streams|placement|worker|fleet)"
 )
 """Modules of ``core`` (and those whose names go on with ``_``) that may touch the world; all others are pure."""
 

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
-from stepwell.core.build import build_scheduler
+from stepwell.core.build_live import serving_scheduler
 from stepwell.core.clock import Clock, RealClock
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
@@ -28,6 +28,7 @@ from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
+from stepwell.core.shadow import shadow_of
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
@@ -116,9 +117,10 @@ class Service:
         self.model = model
         self.limits = config.server
         self.clock = clock or RealClock()
-        self.scheduler = scheduler or build_scheduler(config)
+        self.scheduler = scheduler or serving_scheduler(config)
         check_servable(self.scheduler.state.policy)
         self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
+        self.metrics.shadow = shadow_of(self.scheduler)
         self.engine = Engine(
             self.scheduler,
             model.backend,

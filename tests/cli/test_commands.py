@@ -79,6 +79,29 @@ def test_policies_side_by_side_get_the_same_requests(hand: Path, capsys: pytest.
     assert len({line["summary"]["offered"] for line in lines}) == 1
 
 
+def test_a_shadow_is_told_of_below_the_table_and_changes_nothing_in_it(
+    hand: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("sim", hand, "--set", "memory.host_pages=10")
+    alone, shadowed = call(capsys, *argv)[1], call(capsys, *argv, "--shadow", "swap")[1]
+    assert shadowed.startswith(alone.rstrip())
+    assert ["recompute", "swap", "1", "1"] in told(shadowed)
+    found = json.loads(call(capsys, *argv, "--shadow", "swap", "--json")[1])
+    assert found["summary"] == json.loads(call(capsys, *argv, "--json")[1])["summary"]
+    assert found["shadow"]["differed"] == 1
+    assert found["shadow"]["compared"] + found["shadow"]["repeated"] == found["summary"]["steps"]
+    step = {"now_ns": 169, "step": 14, "klass": "chat"}
+    assert found["shadow"]["examples"] == [
+        {**step, "request": 1, "live": "run", "shadow": "hold"},  # pages that are copied come free a step later
+        {**step, "request": 2, "live": "recompute", "shadow": "swap"},
+    ]
+    status, _, err = call(capsys, *argv, "--shadow", "swop")
+    assert status == 2
+    assert "scheduler.shadow: unknown policy 'swop'; did you mean 'swap'?" in err
+    oracle = ("--shadow", "srpt", "--set", "scheduler.shadow_options.predictor=oracle")
+    assert call(capsys, *argv, *oracle)[0] == 0
+
+
 def test_narrow_output_shows_fewer_policies_at_a_time(
     hand: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

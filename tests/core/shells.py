@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from stepwell.core.build import build_scheduler
+from stepwell.core.build import build_scheduler, make_shadow
 from stepwell.core.clock import VirtualClock, run_virtual
 from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, validate
 from stepwell.core.engine import Engine
@@ -71,7 +71,8 @@ class Case:
         return self.faults.get if self.faults else no_faults
 
     def build(self, *, honour_repeats: bool = True) -> Scheduler:
-        return build_scheduler(self.config(), honour_repeats=honour_repeats)
+        config = self.config()
+        return build_scheduler(config, honour_repeats=honour_repeats, shadow=make_shadow(config))
 
 
 def fixed_case(seed: int, policy: str, allocator: str) -> Case:

@@ -149,7 +149,7 @@ def test_the_same_policy_with_other_options_keeps_its_memory() -> None:
     with here(service) as http:
         http.post("/v1/chat/completions", json=chat("hello"))
         before = service.scheduler.memory()
-        assert http.put(ADMIN, json={"policy": "vtc", "options": {"weights": {"gold": 3.0}}}).status_code == 200
+        assert http.put(ADMIN, json={"policy": "vtc", "options": {"output_price": 3}}).status_code == 200
         assert service.scheduler.memory() == before
         http.put(ADMIN, json={"policy": "fcfs"})
         http.put(ADMIN, json={"policy": "vtc"})
@@ -185,6 +185,48 @@ def test_a_fault_is_said_everywhere_until_somebody_chooses(how: str, file: Path)
         chosen = http.put(ADMIN, json={"policy": "swap"}).json()["scheduler"]
         assert (chosen["stands_in"], chosen["last_fault"]) == (False, fault)
         assert http.get("/ready").json()["warnings"] == []
+
+
+# ------------------------------------------------------------------------------------------------ the shadow
+
+
+def test_a_shadow_tells_what_it_would_have_done_and_stays_when_the_live_policy_goes() -> None:
+    with here(make_service(scheduler={"running_limit": 1, "shadow": "chat-batch", "shadow_share": 1.0})) as http:
+
+        def ask(tier: str) -> None:
+            http.post("/v1/chat/completions", json=chat("hello", n=3, service_tier=tier))
+
+        ask("flex")
+        before = http.get(ADMIN).json()["shadow"]
+        assert (before["policy"], before["options"]["aging_s"], before["off"]) == ("chat-batch", 30.0, "")
+        assert before["compared"] > 0
+        assert before["planning_ns"] >= before["longest_plan_ns"] > 0
+        http.put(ADMIN, json={"policy": "sjf"})
+        ask("auto")
+        after = http.get(ADMIN).json()["shadow"]
+        assert after["compared"] > before["compared"]
+        metrics = http.get("/metrics").text
+        said = {
+            word: f'stepwell:shadow_steps_total{{engine="0",model_name="echo",said="{word}"}}'
+            for word in ("same", "different")
+        }
+        counts = {word: float(metrics.split(f"{line} ")[1].split()[0]) for word, line in said.items()}
+        assert sum(counts.values()) == after["compared"]
+        assert 'stepwell:shadow_on{engine="0",model_name="echo"} 1.0' in metrics
+
+
+def test_a_shadow_that_fails_is_said_and_harms_nobody(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"at": 2, "how": "raises"}
+    with here(make_service(scheduler={"shadow": f"{file}:Breaks", "shadow_options": options})) as http:
+        for _ in range(2):
+            answer = http.post("/v1/chat/completions", json=chat("hello there", n=2))
+            assert [each["message"]["content"] for each in answer.json()["choices"]] == ["hello there"] * 2
+        told = http.get(ADMIN).json()
+        assert (told["policy"], told["last_fault"]) == ("fcfs", None)
+        assert told["shadow"]["off"].startswith("plan raised ZeroDivisionError: a bug in the policy")
+        assert http.get("/ready").json()["warnings"] == []
+        assert 'stepwell:shadow_on{engine="0",model_name="echo"} 0.0' in http.get("/metrics").text
+    assert "shadow policy switched off, the live one goes on" in capsys.readouterr().out
 
 
 def test_an_engine_that_does_not_serve_takes_no_policy() -> None:

@@ -111,6 +111,7 @@ def status_of(service: Service) -> dict[str, object]:
         "last_fault": _fault(service, record.last_fault),
         "queue": {"waiting": len(state.waiting), "running": state.view.running, "swapped": len(state.swapped)},
         "pages": {"free": state.view.free_pages, "total": state.view.total_pages},
+        "shadow": _shadow(service),
     }
 
 
@@ -123,6 +124,17 @@ def _fault(service: Service, fault: PolicyFault | None) -> Mapping[str, object] 
         return None
     told = {"policy": fault.policy, "step": fault.step, "rule": fault.rule, "detail": fault.detail}
     return {**told, "at": _when(service, service.metrics.policy.fault_ns)}
+
+
+def _shadow(service: Service) -> object:
+    """Its report, with times on the wall's clock; None without one."""
+    shadow = service.metrics.shadow
+    if shadow is None:
+        return None
+    told: dict[str, object] = msgspec.to_builtins(shadow.report())
+    examples = [msgspec.structs.asdict(each) for each in shadow.tally.examples()]
+    told["examples"] = [{"at": _when(service, each.pop("now_ns")), **each} for each in examples]
+    return told
 
 
 def _when(service: Service, at_ns: int) -> str:

@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from stepwell.core.events import Cancel, Event, StepDone, Stop
 from stepwell.core.execution import StepResult
 from stepwell.core.page_keys import page_keys
 from stepwell.core.state import State
-from stepwell.core.streams import Stream
 from stepwell.core.types import RequestId
+
+
+class Answer(Protocol):
+    """What a request has said so far: a stream."""
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+
+Answers = Mapping[RequestId, Answer]
 
 AT_A_LOOK = 4
 """Answers that are continued at a look: with 256 running, one is looked at every 64 steps."""
@@ -39,20 +49,18 @@ class AnswerKeys:
         """The request ended; harmless if it has no keys."""
         self._chains.pop(request, None)
 
-    def look(self, streams: Mapping[RequestId, Stream]) -> None:
+    def look(self, answers: Answers) -> None:
         """Continue the next few answers."""
         line, chains = self._line, self._chains
         for _ in range(min(AT_A_LOOK, len(line))):
             request = line.popleft()
             chain = chains.get(request)
-            if chain is not None and request in streams:
-                chain.follow(streams[request].tokens)
+            if chain is not None and request in answers:
+                chain.follow(answers[request].tokens)
                 line.append(request)
 
-    def complete(
-        self, events: Sequence[Event], results: Sequence[StepResult], streams: Mapping[RequestId, Stream]
-    ) -> None:
-        """Put the keys of what ends by ``events`` into them.  Streams do not know yet what is in their ``results``."""
+    def complete(self, events: Sequence[Event], results: Sequence[StepResult], answers: Answers) -> None:
+        """Put the keys of what ends by ``events`` into them.  What is in ``results`` the answers do not hold yet."""
         if not self._chains:
             return
         steps = {result.step: place for place, result in enumerate(results)}
@@ -61,34 +69,32 @@ class AnswerKeys:
                 last = next((each.last for each in self._state.inflight if each.id == event.step), ())
                 ending = dict.fromkeys([*event.ended, *(each.id for each in last)])
                 if ending and event.step in steps:
-                    self._of_step(event, list(ending), results[: steps[event.step] + 1], streams)
+                    self._of_step(event, list(ending), results[: steps[event.step] + 1], answers)
             elif isinstance(event, Stop):
-                event.keys = self._of(event.request, streams, event.keep, [])
+                event.keys = self._of(event.request, answers, event.keep, [])
             elif isinstance(event, Cancel):
-                event.keys = self._of(event.request, streams, None, [])
+                event.keys = self._of(event.request, answers, None, [])
 
     def _of_step(
         self,
         event: StepDone,
         ending: Sequence[RequestId],
         results: Sequence[StepResult],
-        streams: Mapping[RequestId, Stream],
+        answers: Answers,
     ) -> None:
         rows = [dict(result.tokens) for result in results]
         for request in ending:
             news = [each[request] for each in rows if request in each]
-            keys = self._of(request, streams, None, news)
+            keys = self._of(request, answers, None, news)
             if keys:
                 event.keys.append((request, keys))
 
-    def _of(
-        self, request: RequestId, streams: Mapping[RequestId, Stream], keep: int | None, news: list[int]
-    ) -> list[int]:
+    def _of(self, request: RequestId, answers: Answers, keep: int | None, news: list[int]) -> list[int]:
         """Of the answer's first ``keep`` tokens, ``news`` at its end; never of the last one, which is not computed."""
-        chain, stream = self._chains.get(request), streams.get(request)
-        if chain is None or stream is None:
+        chain, answer = self._chains.get(request), answers.get(request)
+        if chain is None or answer is None:
             return []
-        tokens = stream.tokens + news if news else stream.tokens
+        tokens = answer.tokens + news if news else answer.tokens
         return chain.keys_of(tokens, min(len(tokens) - 1, len(tokens) if keep is None else keep))
 
 

@@ -174,7 +174,7 @@ class PlanApplier:
             request = state.requests[id]
             if not request.ready:
                 return self._refuse(request)
-            keys = request.prefix_keys(state.allocator.page_size)
+            keys = request.prefix_keys(state.allocator.key_tokens)
             reservation = state.allocator.reserve(id, request.reserve_tokens, request.limit, keys)
             if isinstance(reservation, NotNow):
                 return self._refuse(request)

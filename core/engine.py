@@ -15,6 +15,7 @@ import structlog
 from anyio.abc import TaskGroup
 from anyio.lowlevel import checkpoint
 
+from stepwell.core.answer_keys import AnswerKeys
 from stepwell.core.clock import Clock
 from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
@@ -74,6 +75,7 @@ class Engine:
         self._observers = observers
         self._token_observer = token_observer
         self._streams: dict[RequestId, Stream] = {}
+        self._keys = AnswerKeys(scheduler.state)
         self._inbox: list[Event] = []
         self._results: list[StepResult] = []
         self._news = anyio.Event()
@@ -99,13 +101,15 @@ class Engine:
         program: str = "",
         expires_ns: int = 0,
         keys: Sequence[int] = (),
+        salt: bytes = b"",
         sampling: SamplingParams = GREEDY,
     ) -> Stream:
         """Hand in a request; the answer comes through the stream, and so does a refusal for want of room.
 
-        ``keys`` identify its full pages (``page_keys``), for an allocator that reuses prefixes.  Raises ``UserError``
-        for an empty prompt, ``max_tokens`` below 1, an unknown class, or a priority or a program's name beyond bounds,
-        and ``CapacityError`` if the engine does not serve (any more).
+        ``keys`` identify its full pages (``page_keys``), for an allocator that reuses prefixes; the ``salt`` they were
+        made with makes those of the answer.  Raises ``UserError`` for an empty prompt, ``max_tokens`` below 1, an
+        unknown class, or a priority or a program's name beyond bounds, and ``CapacityError`` if the engine does not
+        serve (any more).
         """
         if not prompt:
             raise UserError("must hold at least one token", field="prompt")
@@ -128,6 +132,7 @@ class Engine:
         if self._idle.is_set():
             self._idle = anyio.Event()
         found = list(keys) if sampling.prompt_logprobs < 0 else []  # of what is not computed nothing can be said
+        self._keys.begin(id, prompt, found, salt if sampling.prompt_logprobs < 0 else b"")
         self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program))
         return stream
 
@@ -199,6 +204,7 @@ class Engine:
                 continue
             events, self._inbox = in_order(self._inbox), []
             results, self._results = self._results, []
+            self._keys.complete(events, results, self._streams)
             try:
                 out = self._turn(events)
                 if self._launches:
@@ -241,6 +247,7 @@ class Engine:
         for instruction in out:
             if isinstance(instruction, Finished | Rejected):
                 self._end(instruction)
+        self._keys.look(self._streams)
 
     def _counting(self, result: StepResult, ends: Mapping[RequestId, int]) -> list[tuple[RequestId, int]]:
         """The tokens that are part of an answer: not those of requests that had ended before.
@@ -286,6 +293,7 @@ class Engine:
 
     def _end(self, end: Finished | Rejected) -> None:
         self.place.release(end.request)
+        self._keys.end(end.request)
         stream = self._streams.pop(end.request, None)
         if stream is None:
             return

@@ -14,12 +14,16 @@ from stepwell.core.types import RequestId, StepId
 
 
 class StepDone(msgspec.Struct, array_like=True, tag="done", gc=False):
-    """Step ``step`` finished: its tokens exist.  ``ended`` are the requests that produced an end token in it."""
+    """Step ``step`` finished: its tokens exist.  ``ended`` are the requests that produced an end token in it.
+
+    ``keys`` identify full pages behind those of a prompt, for prefix reuse: they become findable as far as computed.
+    """
 
     step: StepId
     ended: list[RequestId] = []
     elapsed_ns: int = 0
     copy_ns: int = 0
+    keys: list[tuple[RequestId, list[int]]] = []
 
 
 class RunDone(msgspec.Struct, array_like=True, tag="run", gc=False):
@@ -48,16 +52,24 @@ class StepFailed(msgspec.Struct, array_like=True, tag="failed", gc=False):
 
 
 class Cancel(msgspec.Struct, array_like=True, tag="cancel", gc=False):
-    """The client left or asked to stop.  Unknown or finished requests are ignored: such races are normal."""
+    """The client left or asked to stop.  Unknown or finished requests are ignored: such races are normal.
+
+    ``keys`` as in ``StepDone``.
+    """
 
     request: RequestId
+    keys: list[int] = []
 
 
 class Stop(msgspec.Struct, array_like=True, tag="stop", gc=False):
-    """The text pipeline found a stop string; ``keep`` output tokens belong to the answer."""
+    """The text pipeline found a stop string; ``keep`` output tokens belong to the answer.
+
+    ``keys`` as in ``StepDone``.
+    """
 
     request: RequestId
     keep: int
+    keys: list[int] = []
 
 
 class Timer(msgspec.Struct, array_like=True, tag="timer", gc=False):

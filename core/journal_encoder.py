@@ -38,7 +38,7 @@ class JournalEncoder:
                 if (
                     type(instruction) is Launch
                     and instruction.step == event.step + 1  # not so at depth 2 and 3
-                    and not (event.ended or event.copy_ns)
+                    and not (event.ended or event.copy_ns or event.keys)
                     and instruction.repeats()
                 ):
                     self._repeat(event.step, now_ns, event.elapsed_ns, instruction.growth)

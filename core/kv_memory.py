@@ -59,7 +59,8 @@ class KVAllocator(Protocol):
 
     ``after`` is the last step in flight that names the pages: they return to the pool when ``step_done`` reaches it,
     at once if it already has.
-    ``keys`` are for prefix reuse: the ``i``-th identifies full page ``i`` of a prompt together with all before it.
+    ``keys`` are for prefix reuse: the ``i``-th identifies tokens ``i * key_tokens`` to ``(i + 1) * key_tokens`` of a
+    request together with all before them; ``key_tokens`` is ``page_size`` or divides it.
     Full pages become findable by ``publish``, and stay so after their request left until somebody needs the room:
     ``free_pages`` counts them then.  Without ``reuses_prefixes`` keys, ``publish`` and ``forget`` do nothing.
     With ``shares_pages`` a fork takes as many pages less as are full of what it shares.
@@ -68,6 +69,7 @@ class KVAllocator(Protocol):
     reuses_prefixes: bool
     shares_pages: bool
     page_size: int
+    key_tokens: int
     total_pages: int
 
     @property

@@ -162,10 +162,10 @@ class Request:
         """Tokens to reserve pages for when it is taken onto the device: its present length, or the greatest."""
         return self.limit if self.protected else self.known
 
-    def prefix_keys(self, page_size: int) -> list[int]:
-        """Keys of the pages that its admission may find computed: at least one known token is left to compute."""
+    def prefix_keys(self, key_tokens: int) -> list[int]:
+        """Keys, of ``key_tokens`` each, that its admission may find: at least one known token is left to compute."""
         keys = self.keys
-        if keys and len(keys) * page_size >= self.known:
+        if keys and len(keys) * key_tokens >= self.known:
             return keys[:-1]
         return keys
 

@@ -217,6 +217,10 @@ class Scheduler:
         if step.computed:
             self.repeats.left = 0  # somebody in line may need fewer pages now
             state.publish(step)
+        if event.keys:
+            self.repeats.left = 0
+            for id, keys in event.keys:
+                state.publish_answer(id, keys)
         if event.ended:
             self.repeats.left = 0
             for id in event.ended:
@@ -254,7 +258,7 @@ class Scheduler:
     def _submitted(self, event: Submitted) -> None:
         self.repeats.left = 0
         state = self.state
-        keyed = len(event.keys) * state.allocator.page_size
+        keyed = len(event.keys) * state.allocator.key_tokens
         if event.request <= self.last_id or event.prompt_tokens < max(1, keyed) or event.max_tokens < 1:
             raise InvariantError(f"bad arrival after request {self.last_id}: {event}")
         self.last_id = event.request
@@ -271,6 +275,8 @@ class Scheduler:
         self.repeats.left = 0
         request = self.state.requests.get(event.request)
         if request is not None:
+            if event.keys:
+                self.state.publish_answer(request.id, event.keys)
             self.state.finish(request, "cancelled", self.state.visible_tokens(request))
 
     def _stop(self, event: Stop) -> None:
@@ -280,6 +286,8 @@ class Scheduler:
             return
         if not 0 <= event.keep <= self.state.visible_tokens(request):
             raise InvariantError(f"request {event.request} cannot keep {event.keep} tokens, it has fewer")
+        if event.keys:
+            self.state.publish_answer(request.id, event.keys)
         self.state.finish(request, "stop", event.keep)
 
     def _expire(self) -> None:

@@ -102,6 +102,16 @@ class State:
             if request.state is PREFILLING or request.state is DECODING:
                 self.allocator.publish(request.id, tokens, request.keys)
 
+    def publish_answer(self, id: RequestId, keys: list[int]) -> None:
+        """``keys`` identify pages behind those of a request's prompt; they can be found from now on as far as they are
+        computed.  Nothing is published of a request with slices or copies in flight: it may be anywhere."""
+        request = self.requests.get(id)
+        if request is None or request.last_step > self.progress.done:
+            return
+        if request.state is PREFILLING or request.state is DECODING:
+            tokens = request.computed - sum(step.samples(request) for step in self.inflight)
+            self.allocator.publish(id, tokens, request.keys + keys)
+
     def finish(self, request: Request, reason: FinishReason, tokens: int, why: str = "") -> None:
         """The request's one end: pages given back (after the last step that names them), everybody told."""
         pages = 0

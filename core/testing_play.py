@@ -225,7 +225,7 @@ class Play:
         if not self.scheduler.state.allocator.reuses_prefixes:
             return []
         first = self._next % 3 * 1000 + 1
-        return list(range(first, first + prompt // self.scenario.page_size))
+        return list(range(first, first + prompt // self.scheduler.state.allocator.key_tokens))
 
     def _follow(self, it: Instruction) -> None:
         if isinstance(it, Launch):

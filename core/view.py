@@ -107,7 +107,7 @@ class View:
     def _keys(self, id: RequestId) -> Sequence[int]:
         """Of a waiting request; one that comes back from the host brings its pages along."""
         request = self._waiting.get(id)
-        return request.prefix_keys(self.page_size) if request is not None else ()
+        return request.prefix_keys(self._allocator.key_tokens) if request is not None else ()
 
     def slice_pages(self, request: RequestView, tokens: int) -> int:
         missing = request.computed + tokens - request.capacity

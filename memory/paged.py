@@ -43,7 +43,7 @@ class Paged:
     def __init__(self, options: Options, *, pages: int, page_size: int, host_pages: int) -> None:
         """``pages`` device pages of ``page_size`` tokens, and ``host_pages`` to swap to; ``UserError`` if senseless."""
         self._shape = Shape(self.name, pages, page_size, host_pages)
-        self.page_size = page_size
+        self.page_size = self.key_tokens = page_size
         self.total_pages = pages
         self._pool = BlankPages(pages)
         self._tables = PageTables(self._pool, page_size, host_pages)

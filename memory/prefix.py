@@ -52,7 +52,7 @@ class Prefix:
     def __init__(self, options: Options, *, pages: int, page_size: int, host_pages: int) -> None:
         """``pages`` device pages of ``page_size`` tokens, and ``host_pages`` to swap to; ``UserError`` if senseless."""
         self._shape = Shape(self.name, pages, page_size, host_pages)
-        self.page_size = page_size
+        self.page_size = self.key_tokens = page_size
         self.total_pages = pages
         self._index = PrefixIndex(ORDERS[options.eviction])
         self._pool = PrefixPool(pages, self._index)

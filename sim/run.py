@@ -82,7 +82,7 @@ def simulate(
     shadow = make_shadow(config)
     scheduler = build_scheduler(config, shadow=shadow)
     allocator = scheduler.state.allocator
-    requests = fit_keys(requests, config.memory.page_size, wanted=getattr(allocator, "reuses_prefixes", False))
+    requests = fit_keys(requests, allocator.key_tokens, wanted=getattr(allocator, "reuses_prefixes", False))
     told = _reveal(scheduler.state.policy, requests)
     if shadow is not None:
         _reveal(shadow.policy, requests)

@@ -24,13 +24,17 @@ class PromptKeys:
         self._in_thread = in_thread
         self._secret = secrets.token_bytes(32)
 
+    def salt(self, tenant: str) -> bytes:
+        """What the keys of a tenant's prompts are made with, and those of the answers."""
+        return salt_of(tenant, self._secret)
+
     async def __call__(self, prompts: Sequence[list[int]], tenant: str) -> Keys:
-        """Those of each prompt's full pages; none where the allocator does not look at them."""
+        """Those of each prompt's full pages (``key_tokens`` each); none where the allocator does not look at them."""
         if not self._allocator.reuses_prefixes:
             return [[] for _ in prompts]
-        page_size, salt = self._allocator.page_size, salt_of(tenant, self._secret)
+        key_tokens, salt = self._allocator.key_tokens, self.salt(tenant)
 
         def made() -> Keys:
-            return [page_keys(prompt, page_size, salt) for prompt in prompts]
+            return [page_keys(prompt, key_tokens, salt) for prompt in prompts]
 
         return made() if sum(map(len, prompts)) <= AT_ONCE else await self._in_thread(made)

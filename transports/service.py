@@ -324,6 +324,7 @@ class Service:
             klass=wants.klass,
             tenant=wants.tenant,
             keys=keys,
+            salt=self.keys.salt(wants.tenant),
             sampling=sampling,
         )
         pipeline = TextPipeline(

@@ -23,6 +23,8 @@ from stepwell.core.page_keys import page_keys
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
 
+SALT = b"of a tenant"
+
 
 class Watched:
     """A runner whose scores are kept, by request and position of the token that they choose."""
@@ -160,8 +162,8 @@ def serve(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run)
             for index, (prompt, most, sampling) in enumerate(requests):
-                keys = page_keys(prompt, info.page_size, b"") if allocator == "prefix" else ()
-                stream = engine.submit(prompt, most, keys=keys, sampling=sampling)
+                keys = page_keys(prompt, info.page_size, SALT) if allocator == "prefix" else ()
+                stream = engine.submit(prompt, most, keys=keys, salt=SALT, sampling=sampling)
                 streams.append(stream)
                 if at_once:
                     tasks.start_soon(client, stream, (cancels or {}).get(index))

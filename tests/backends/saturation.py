@@ -22,6 +22,7 @@ from stepwell.core.page_keys import page_keys
 from stepwell.core.protocols import StepResult
 from stepwell.core.sampling import SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
+from stepwell.tests.backends.driving import SALT
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -133,8 +134,10 @@ class House:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(engine.run)
                 for each in asked:
-                    keys = page_keys(each.prompt, info.page_size, b"") if state.allocator.reuses_prefixes else ()
-                    streams.append(engine.submit(each.prompt, each.max_tokens, keys=keys, sampling=each.sampling))
+                    keys = page_keys(each.prompt, info.page_size, SALT) if state.allocator.reuses_prefixes else ()
+                    streams.append(
+                        engine.submit(each.prompt, each.max_tokens, keys=keys, salt=SALT, sampling=each.sampling)
+                    )
                 for stream in streams:
                     tasks.start_soon(read, stream)
                 await engine.drained()

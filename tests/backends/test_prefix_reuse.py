@@ -49,6 +49,19 @@ def test_pc_1_wholly_cached_prompts_answer_as_cold_ones(model: Path, length: int
     assert cold.cached == [[0]] * 4
 
 
+@pytest.mark.parametrize("sampling", [FREE, SEEDED])
+@pytest.mark.parametrize(("length", "says"), [(15, 1), (16, 1), (30, 3), (33, 15), (40, 60)])
+def test_a_second_turn_finds_the_first_answer_and_answers_as_a_cold_one(
+    model: Path, length: int, says: int, sampling: SamplingParams
+) -> None:
+    (answer,) = serve(make(model, page_size=16), [(prompt(length), says, sampling)]).answers
+    turns = [(prompt(length), says, sampling), (prompt(length) + answer + prompt(9, seed=1), 8, sampling)]
+    cold = serve(make(model, page_size=16), turns, at_once=False)
+    warm = serve(make(model, page_size=16), turns, at_once=False, allocator="prefix")
+    assert warm.answers == cold.answers
+    assert warm.cached == [[0], [(length + says - 1) // 16 * 16]]
+
+
 @pytest.mark.parametrize("length", LENGTHS)
 def test_pc_1_a_preempted_request_finds_its_own_prompt(model: Path, length: int) -> None:
     asked = [(prompt(length, seed), 40, FREE) for seed in range(3)]

@@ -111,7 +111,8 @@ class House:
 
 def house(depth: int = 1, *, memory: dict[str, Any] | None = None, **options: Any) -> House:
     chosen = {key: options.pop(key) for key in ("lengths", "virtual") if key in options}
-    case = Case((), options.pop("policy", "fcfs"), faults=options.pop("faults", {}), memory=memory or ROOM)
+    named = options.pop("policy", "fcfs"), options.pop("allocator", "paged")
+    case = Case((), *named, faults=options.pop("faults", {}), memory=memory or ROOM)
     return House(replace(case, scheduler={"depth": depth, **options}), **chosen)
 
 

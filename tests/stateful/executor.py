@@ -8,7 +8,7 @@ that does not hold raises ``BrokenLawError``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted
 from stepwell.core.instructions import (
@@ -28,15 +28,19 @@ from stepwell.core.limits import SchedulerLimits
 from stepwell.tests.stateful.kv_memory import Cell, Memory
 from stepwell.tests.stateful.rows import BrokenLawError, Flight, Row, must
 
+Answers = Callable[[int, int], list[int]]
+"""Keys of the pages behind those of a prompt, by request and prompt tokens; none if nobody is to find its answer."""
+
 
 class Executor:
     """See the module.  ``before`` is told of events, then ``follow`` of the instructions they led to."""
 
-    def __init__(self, limits: SchedulerLimits, memory: Memory, cap: int) -> None:
+    def __init__(self, limits: SchedulerLimits, memory: Memory, cap: int, answers: Answers) -> None:
         self.limits = limits
         self.ranks = {each.name: each.rank for each in limits.classes}
         self.memory = memory
         self.cap = cap
+        self.answers = answers
         self.now_ns = 0
         self.rows: dict[int, Row] = {}
         self.live: dict[int, Row] = {}
@@ -63,7 +67,8 @@ class Executor:
                 self.arrived.append(event.request)
                 bound = min(event.max_tokens, self.cap - event.prompt_tokens)
                 rank = self.ranks.get(event.klass, 0)
-                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns, rank, event.keys)
+                keys = event.keys + self.answers(event.request, event.prompt_tokens)
+                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns, rank, keys)
                 self.rows[row.id] = self.live[row.id] = row
             elif isinstance(event, StepDone):
                 self.done(event.step, event.ended)

@@ -82,7 +82,8 @@ class World:
             OPTIONS.get(it.policy),
             honour_repeats=it.honour_repeats,
         )
-        self.device = Executor(limits, Memory(it.pages, it.page_size, it.host_pages), it.pages * it.page_size)
+        memory_model = Memory(it.pages, it.page_size, it.host_pages)
+        self.device = Executor(limits, memory_model, it.pages * it.page_size, self.answer_keys)
         self.device.rejects = it.rejects
 
     def make_policy(self, name: str, options: dict[str, object]) -> SchedulerPolicy:
@@ -102,18 +103,29 @@ class World:
     def submitted(self, prompt: int, max_tokens: int, klass: str = "chat", expires_in_ns: int = 0) -> Submitted:
         self.last_id += 1
         expires_ns = self.now_ns + expires_in_ns if expires_in_ns else 0
-        return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns, self.keys(prompt))
+        return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns, self.keys(self.last_id, prompt))
 
-    def keys(self, prompt: int) -> list[int]:
+    def keys(self, id: int, tokens: int) -> list[int]:
         if not self.scheduler.state.allocator.reuses_prefixes:
             return []
-        return alike(prompt // self.setup.page_size, self.last_id % 3 + 1, self.last_id % 4)
+        return alike(tokens // self.setup.page_size, id % 3 + 1, id % 4)
+
+    def answer_keys(self, id: int, prompt: int) -> list[int]:
+        """Of what comes after its prompt: every other request says what a longer prompt like its own goes on with."""
+        keys = self.keys(id, self.device.cap + self.setup.page_size) if id % 2 else []
+        return keys[prompt // self.setup.page_size :]
+
+    def ends(self, id: int) -> list[int]:
+        """The keys that come with its end; more than are computed."""
+        row = self.device.live.get(id)
+        return self.answer_keys(id, row.prompt) if row is not None else []
 
     def done(self, picks: int = 0) -> StepDone:
         """The oldest step is done; bit ``k`` of ``picks``: its ``k``-th sampling request produced an end token."""
         flight = self.device.flights[0]
         ended = [id for k, id in enumerate(flight.sampled) if picks >> k & 1]
-        return StepDone(flight.step, ended, 1)
+        keys = [(id, keys) for id in flight.sampled if (keys := self.ends(id)) and (id in ended or picks % 3 == 0)]
+        return StepDone(flight.step, ended, 1, keys=keys)
 
     def failed(self, blame: int = -1, *, device_lost: bool = False) -> StepFailed:
         """The oldest step failed; one live request may be to blame."""
@@ -123,7 +135,8 @@ class World:
 
     def cancel(self, pick: int) -> Cancel:
         """Of a live, an ended, or an unknown request."""
-        return Cancel(pick % (self.last_id + 2))
+        id = pick % (self.last_id + 2)
+        return Cancel(id, self.ends(id))
 
     def stop(self, pick: int, keep: int) -> Stop | None:
         """A stop string in what one live request has produced."""
@@ -131,7 +144,7 @@ class World:
         if not rows:
             return None
         row = rows[pick % len(rows)]
-        return Stop(row.id, keep % (row.made + 1))
+        return Stop(row.id, keep % (row.made + 1), self.ends(row.id))
 
     def run(self, most: int) -> bool:
         """Let the plan's repeats be done in one go, if there are any."""

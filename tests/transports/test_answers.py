@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,20 @@ def test_ou_1_cached_tokens_are_those_of_the_prompt_once() -> None:
         metrics = http.get("/metrics").text
         assert 'vllm:prefix_cache_hits_total{engine="0",model_name="echo"} 92.0' in metrics
         assert idle(service)
+
+
+def test_a_next_turn_finds_the_answer_over_http_and_websocket() -> None:
+    """The echo says "xxxxx"; of those 17 tokens the last is not computed, and four pages of 4 are found."""
+    service = make_service(lengths=dict.fromkeys(range(1, 20), 5), memory={"allocator": "prefix"})
+    with client(service) as http, http.websocket_connect("/v1/responses") as socket:
+        for turn, found in (("x" * 12, 0), ("x" * 20, 16), ("y" * 12, 0)):
+            usage = http.post("/v1/chat/completions", json=chat(turn)).json()["usage"]
+            assert usage["prompt_tokens_details"] == {"cached_tokens": found}
+        socket.send_json({"type": "response.create", "model": "echo", "input": "y" * 40})
+        event: dict[str, Any] = {}
+        while event.get("type") != "response.completed":
+            event = json.loads(socket.receive_text())
+        assert event["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 16
 
 
 def test_long_prompts_are_keyed_off_the_loop_and_alike() -> None:

@@ -71,7 +71,7 @@ class ResumeRule:
 
 @pytest.mark.parametrize("depth", [1, 2], ids=["at once", "a step late"])
 @pytest.mark.parametrize("host_pages", [0, 1, 8, 16])
-@pytest.mark.parametrize("policy", ["fcfs", "swap", "chat-batch"])
+@pytest.mark.parametrize("policy", ["fcfs", "swap", "chat-batch", "cost-aware"])
 @pytest.mark.parametrize("second", [150, 140])
 def test_pr_3_two_requests_that_outgrow_the_pool_both_finish(
     second: int, policy: str, host_pages: int, depth: int

@@ -13,7 +13,6 @@ from stepwell.core.scheduler import MakePolicy, Scheduler
 from stepwell.core.types import FOREVER
 from stepwell.memory.paged import Paged
 from stepwell.policies.chat_batch import ChatBatch
-from stepwell.policies.cost_aware import CostAware
 from stepwell.policies.fcfs import Fcfs
 from stepwell.policies.static import Static
 from stepwell.policies.swap import Swap
@@ -22,7 +21,7 @@ from stepwell.sim.loop import Simulator
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.timeline import Timeline
 
-POLICIES: dict[str, Any] = {each.name: each for each in (Fcfs, Swap, ChatBatch, Static, CostAware)}
+POLICIES: dict[str, Any] = {each.name: each for each in (Fcfs, Swap, ChatBatch, Static)}
 
 ROUND = Linear.Options(
     base_ns=10, prefill_token_ns=1, prefill_request_ns=0, decode_request_ns=1, kv_token_ps=0, swap_page_ns=5

@@ -113,6 +113,7 @@ class PlanApplier:
         request.move(SWAPPING_OUT, state.now_ns, item.reason)
         state.swapped[request.id] = request
         self._step.copies.append(request)
+        self._step.pages += len(copy.device)
         self._launch.swap_out.append((request.id, copy.device, copy.host))
         state.out.append(Preempted(request.id, "swap", item.reason, item.beneficiary, tokens, pages))
         state.tell("swapped", request)
@@ -162,6 +163,7 @@ class PlanApplier:
             request.move(SWAPPING_IN, state.now_ns, "resumed")
             state.loose[id] = request
             self._step.copies.append(request)
+            self._step.pages += len(copy.device)
             self._launch.swap_in.append((id, copy.device, copy.host))
             self._launch.tables.append((id, copy.table))
             state.out.append(Resumed(id))
@@ -218,6 +220,7 @@ class PlanApplier:
         request.base = start + tokens
         request.pending -= tokens
         request.last_step = self._step.id
+        self._step.prefill += tokens
         if request.keys and start < request.prompt_tokens:
             self._step.computed.append((request, request.base))
         samples = request.pending == 0

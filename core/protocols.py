@@ -230,6 +230,16 @@ class SchedulerView(Protocol):
         """Device pages that would come free if ``request`` left."""
         ...
 
+    def swap_ns(self, request: RequestView) -> int:
+        """What sending a running ``request`` to the host and bringing it back is expected to cost, from the speed of
+        the latest copies (``core.speeds``: what is assumed before any was measured)."""
+        ...
+
+    def recompute_ns(self, request: RequestView) -> int:
+        """What computing a running ``request``'s tokens again is expected to cost, from the speed of the latest
+        prefills."""
+        ...
+
     def random(self, request: RequestView) -> float:
         """A draw in [0, 1) keyed by (seed, request, step): asking twice gives the same number."""
         ...

@@ -16,14 +16,18 @@ from stepwell.core.types import FOREVER, RequestId
 
 
 class Repeats:
-    """``left``: for how many further steps the present plan holds; ``until_ns``: and until when."""
+    """``left``: for how many further steps the present plan holds; ``until_ns``: and until when.
 
-    __slots__ = ("_state", "left", "until_ns")
+    ``launched_ns`` is when the latest of its steps was launched.
+    """
+
+    __slots__ = ("_state", "launched_ns", "left", "until_ns")
 
     def __init__(self, state: State) -> None:
         self._state = state
         self.left = 0
         self.until_ns = FOREVER
+        self.launched_ns = 0
 
     def repeatable(self, at_most: int) -> tuple[int, int]:
         """How many further steps the present plan holds for if nothing happens, and until when it may be relaunched.
@@ -56,6 +60,7 @@ class Repeats:
         growth = append_pages(state, growing) if growing else []
         id = state.next_step
         state.next_step = id + 1
+        self.launched_ns = state.now_ns
         last = group.tick(id)
         state.inflight.append(StepRecord(id, group.launched, last))
         if last:
@@ -78,6 +83,8 @@ class Repeats:
             raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
         growing: list[RequestId] = []
         offsets: list[int] = []
+        before_ns = event.done_ns[-2] if count > 1 else self.launched_ns
+        state.speeds.learn(0, 0, True, state.now_ns - before_ns, 0)
         first, full = group.launched, group.full
         for offset in range(count - 1):
             if first + offset in full:

@@ -164,6 +164,7 @@ class Scheduler:
         self.repeats.until_ns = plan.wake_ns or FOREVER
         if self.honour_repeats and self._applier.clean and not step.last:
             self.repeats.left = plan.repeat
+            self.repeats.launched_ns = state.now_ns
         if state.silent_steps > self._silent_limit:
             self._fail_policy("progress", f"{state.silent_steps} steps in a row sampled no token")
         return True
@@ -211,6 +212,7 @@ class Scheduler:
             raise InvariantError(f"step {event.step} is done, but in flight are {[step.id for step in inflight]}")
         step = inflight.popleft()
         state.progress.done = step.id
+        state.speeds.learn(step.prefill, step.pages, step.tick > 0, event.elapsed_ns, event.copy_ns)
         if state.allocator.returning_pages:
             self.repeats.left = 0
         state.allocator.step_done(step.id)

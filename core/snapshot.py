@@ -8,7 +8,7 @@ back what it remembers beyond them.
 from __future__ import annotations
 
 from heapq import heapify
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -66,6 +66,8 @@ class StepSnapshot(msgspec.Struct, array_like=True):
     sampled: Ids
     copies: Ids
     computed: list[tuple[RequestId, int]] = []
+    prefill: int = 0
+    pages: int = 0
 
 
 class SchedulerSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -99,6 +101,7 @@ class SchedulerSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     full: Dates
     ends: Dates
     allocator: msgspec.Raw
+    speeds: list[Any] = []
     memory: object = None
 
 
@@ -137,6 +140,7 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         full=[(phase.full_at, list(phase.members)) for phase in group.full.values()],
         ends=[(count, list(due)) for count, due in group.ends.items()],
         allocator=msgspec.Raw(msgspec.json.encode(state.allocator.dump())),
+        speeds=state.speeds.dump(),
         memory=scheduler.memory(),
     )
 
@@ -157,6 +161,8 @@ def _step(step: StepRecord, state: State) -> StepSnapshot:
         live(list(step.sampled.values())),
         live(step.copies),
         [(each.id, tokens) for each, tokens in step.computed if each.id in state.requests],
+        step.prefill,
+        step.pages,
     )
 
 
@@ -174,6 +180,7 @@ def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
     scheduler.state.silent_steps = snapshot.silent_steps
     scheduler.repeats.left = snapshot.repeat
     scheduler.repeats.until_ns = snapshot.until_ns
+    scheduler.repeats.launched_ns = snapshot.now_ns  # by the turn that the snapshot follows, if it repeats
     scheduler.blocked = snapshot.blocked
     scheduler.expiries[:] = snapshot.expiries
     state.now_ns = snapshot.now_ns
@@ -181,6 +188,8 @@ def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
     state.progress.done = snapshot.done
     try:
         state.allocator.load(msgspec.json.decode(snapshot.allocator))
+        if snapshot.speeds:
+            state.speeds.load(snapshot.speeds)
         _restore_requests(state, snapshot)
         _restore_group(state.group, snapshot, state.requests)
         _restore_steps(state, snapshot)
@@ -246,4 +255,5 @@ def _restore_steps(state: State, snapshot: SchedulerSnapshot) -> None:
         step.sampled.update((id, requests[id]) for id in each.sampled)
         step.copies += [requests[id] for id in each.copies]
         step.computed += [(requests[id], tokens) for id, tokens in each.computed]
+        step.prefill, step.pages = each.prefill, each.pages
         state.inflight.append(step)

@@ -16,6 +16,7 @@ from stepwell.core.instructions import Finished, Instruction, Preempted
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, PolicyEvent, PolicyEventKind, SchedulerPolicy
 from stepwell.core.request import Progress, Request
+from stepwell.core.speeds import Speeds
 from stepwell.core.types import DECODING, FINISHED, PREFILLING, WAITING, FinishReason, PreemptMode, RequestId, StepId
 from stepwell.core.view import View
 
@@ -26,9 +27,10 @@ class StepRecord:
     ``tick`` is the group's count with this step launched, or 0 if the group took no part.  ``sampled`` are the loose
     requests that sample in it, ``copies`` those being swapped out or in, ``last`` those whose final token (by
     ``max_tokens``) it computes.  ``computed`` are requests with page keys and the length of prompt they have after it.
+    ``prefill`` tokens are computed in slices, and ``pages`` copied: what its time is measured by.
     """
 
-    __slots__ = ("computed", "copies", "id", "last", "sampled", "tick")
+    __slots__ = ("computed", "copies", "id", "last", "pages", "prefill", "sampled", "tick")
 
     def __init__(self, id: StepId, tick: int, last: list[Request]) -> None:
         self.id = id
@@ -37,6 +39,8 @@ class StepRecord:
         self.sampled: dict[RequestId, Request] = {}
         self.copies: list[Request] = []
         self.computed: list[tuple[Request, int]] = []
+        self.prefill = 0
+        self.pages = 0
 
     def samples(self, request: Request) -> bool:
         """Whether a token of ``request`` is sampled in this step."""
@@ -66,7 +70,10 @@ class State:
         self.fault: tuple[str, str] | None = None
         self.silent_steps = 0
         """Steps launched since the last one that samples a token."""
-        self.view = View(limits, allocator, self.group, self.waiting, self.loose, self.swapped, self.draining)
+        self.speeds = Speeds(allocator.page_size)
+        self.view = View(
+            limits, allocator, self.group, self.waiting, self.loose, self.swapped, self.draining, self.speeds
+        )
 
     def tell(self, kind: PolicyEventKind, request: Request) -> None:
         """Let the policy observe; if it fails, remember the fault and go on: no request may be lost to it."""

@@ -9,6 +9,7 @@ from stepwell.core.group import DecodeGroup
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, RequestView
 from stepwell.core.request import Request
+from stepwell.core.speeds import Speeds
 from stepwell.core.types import RequestId, StepId
 
 _MASK = (1 << 64) - 1
@@ -31,6 +32,7 @@ class View:
         "_group",
         "_loose",
         "_seed",
+        "_speeds",
         "_waiting",
         "decoding",
         "loose",
@@ -53,6 +55,7 @@ class View:
         loose: dict[RequestId, Request],
         swapped: dict[RequestId, Request],
         draining: dict[RequestId, Request],
+        speeds: Speeds,
     ) -> None:
         self._allocator = allocator
         self._group = group
@@ -60,6 +63,7 @@ class View:
         self._waiting = waiting
         self._draining = draining
         self._seed = limits.seed
+        self._speeds = speeds
         self.now_ns = 0
         self.step: StepId = 1
         self.waiting: Mapping[RequestId, RequestView] = MappingProxyType(waiting)
@@ -115,6 +119,12 @@ class View:
 
     def exclusive_pages(self, request: RequestView) -> int:
         return self._allocator.exclusive_pages(request.id)
+
+    def swap_ns(self, request: RequestView) -> int:
+        return 2 * -(-request.computed // self.page_size) * self._speeds.page_ns
+
+    def recompute_ns(self, request: RequestView) -> int:
+        return request.computed * self._speeds.token_ps // 1000
 
     def random(self, request: RequestView) -> float:
         return keyed_draw(self._seed, request.id, self.step)

@@ -16,11 +16,11 @@ import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
-from stepwell.core.types import PreemptMode
 from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
 from stepwell.policies.running import Running
 from stepwell.policies.toolkit import pack, seconds
+from stepwell.policies.victims import PreemptChoice
 
 
 def by_class(request: RequestView, now_ns: int) -> Key:
@@ -38,7 +38,7 @@ class ChatBatch:
         """``aging_s``: the oldest batch request ranks as chat at this age.  ``preempt``: how batch gives way."""
 
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
-        preempt: PreemptMode = "swap"
+        preempt: PreemptChoice = "swap"
 
     def __init__(self, options: Options) -> None:
         self.options = options

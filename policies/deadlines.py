@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from stepwell.core.protocols import RequestView
-from stepwell.core.types import PreemptMode
+from stepwell.policies.victims import PreemptChoice
 
-Gives = Literal["swap", "recompute", "never"]
+Gives = Literal["swap", "recompute", "auto", "never"]
 """How a running request gives way to a more urgent one, if it does."""
 
 
@@ -20,6 +20,6 @@ def due_ns(request: RequestView, otherwise_ns: int) -> int:
     return min(due, request.expires_ns) if request.expires_ns else due
 
 
-def mode_of(gives: Gives) -> PreemptMode:
+def mode_of(gives: Gives) -> PreemptChoice:
     """How to preempt when pages run out, which even ``never`` must."""
     return "recompute" if gives == "never" else gives

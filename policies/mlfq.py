@@ -16,10 +16,11 @@ import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
-from stepwell.core.types import FOREVER, PreemptMode
+from stepwell.core.types import FOREVER
 from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
 from stepwell.policies.toolkit import pack, seconds
+from stepwell.policies.victims import PreemptChoice
 
 REMEMBERED = 4096
 """Lengths of prompts whose levels are not computed anew."""
@@ -39,7 +40,7 @@ class Mlfq:
         levels: Annotated[int, msgspec.Meta(ge=1, le=40)] = 6
         output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
         """Prompt tokens that take as long as one output token."""
-        preempt: PreemptMode = "swap"
+        preempt: PreemptChoice = "swap"
         """How a lower level gives way."""
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         """The oldest request is promoted above all levels at this age."""

@@ -13,9 +13,10 @@ import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestView, SchedulerView
-from stepwell.core.types import FOREVER, PreemptMode
+from stepwell.core.types import FOREVER
 from stepwell.policies.peak import Peak
 from stepwell.policies.toolkit import OrderedLine, by_arrival, pack
+from stepwell.policies.victims import PreemptChoice
 from stepwell.policies.work import Guesses
 
 
@@ -32,7 +33,7 @@ class PastFuture:
         predictor: str = "quantile"
         """Guesses output lengths: a registered name of kind predictors."""
         predictor_options: Mapping[str, object] = {}
-        preempt: PreemptMode = "recompute"
+        preempt: PreemptChoice = "recompute"
 
     def __init__(self, options: Options, predictor: Predictor) -> None:
         self.options = options

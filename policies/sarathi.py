@@ -13,8 +13,8 @@ import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import BatchShape, CostModel, PolicyEvent, Promises, SchedulerView
-from stepwell.core.types import PreemptMode
 from stepwell.policies.toolkit import OrderedLine, by_arrival, pack, seconds
+from stepwell.policies.victims import PreemptChoice
 
 
 class Sarathi:
@@ -34,7 +34,7 @@ class Sarathi:
         estimate: str = "linear"
         """Estimates step times: a registered name of kind cost_models."""
         estimate_options: Mapping[str, object] = {}
-        preempt: PreemptMode = "recompute"
+        preempt: PreemptChoice = "recompute"
         """How the latest arrival gives way when pages run out."""
 
     def __init__(self, options: Options, estimate: CostModel) -> None:

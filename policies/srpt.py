@@ -14,11 +14,11 @@ import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestView, SchedulerView
-from stepwell.core.types import PreemptMode
 from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
 from stepwell.policies.running import Running
 from stepwell.policies.toolkit import pack, seconds
+from stepwell.policies.victims import PreemptChoice
 from stepwell.policies.work import Guesses
 
 
@@ -37,7 +37,7 @@ class Srpt:
         predictor_options: Mapping[str, object] = {}
         output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
         """Prompt tokens that are as much work as one output token."""
-        preempt: PreemptMode = "swap"
+        preempt: PreemptChoice = "swap"
         """How a longer request gives way."""
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         """The oldest request comes first at this age, and gives way to nobody."""

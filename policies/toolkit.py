@@ -4,7 +4,7 @@
   running requests compare), from ``Guesses`` of lengths or when they are ``due_ns``;
 - admission: an ``Admission``, the pages that are missing to take somebody in; ``with_watermark`` unless said otherwise;
 - chunking: ``prefill``, how many tokens of the budget prompts may have in this step;
-- victims, and swap or recompute: ``policies.victims``, by ``Rank`` and by ``mode``.
+- victims, and swap or recompute: ``policies.victims``, by ``Rank``, within a class by a ``VictimRule``, and ``mode``.
 
 ``pack`` fills one step, decodes first (Sarathi-Serve, OSDI'24: running requests never stall for a prefill):
 
@@ -19,12 +19,12 @@ from collections.abc import Callable, Sequence
 
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
-from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING, PreemptMode, RequestId
+from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING, RequestId
 from stepwell.policies.aging import Aging
 from stepwell.policies.deadlines import due_ns
 from stepwell.policies.line import Line, ListedLine, OrderedLine, Rank, by_arrival, first_in_line
 from stepwell.policies.tenant_line import TenantLine
-from stepwell.policies.victims import Departures, may_go, preempt_mode, relieve
+from stepwell.policies.victims import Departures, PreemptChoice, VictimRule, may_go, preempt_mode, relieve, worst_first
 from stepwell.policies.work import Guesses
 
 __all__ = [
@@ -77,18 +77,20 @@ def pack(
     line: Line,
     *,
     rank: Rank = by_arrival,
-    mode: PreemptMode = "recompute",
+    mode: PreemptChoice = "recompute",
     yields: bool = False,
     seats: int | None = None,
     decode: bool = True,
     prefill: int = FOREVER,
     admission: Admission = with_watermark,
+    victims: VictimRule | None = None,
 ) -> StepPlan:
     """Fill the next step; see the module.
 
-    ``rank`` orders running requests (the worst gives way first); ``mode`` is how, swap falling back to recompute when
-    the host tier is full.  ``yields``: a running request also gives way to a waiting one of strictly better class
-    (``rank(...)[0]``).  ``seats``: admit at most so many (default: up to the running limit).
+    ``rank`` orders running requests (the worst gives way first; of equal class, whom ``victims`` says); ``mode`` is
+    how, swap falling back to recompute when the host tier is full.  ``yields``: a running request also gives way to a
+    waiting one of strictly better class (``rank(...)[0]``).  ``seats``: admit at most so many (default: up to the
+    running limit).
     """
     line.start(view.now_ns)
     loose = _in_order(view, rank) if view.loose else ()
@@ -98,7 +100,7 @@ def pack(
     if decode:
         need += view.growth()
     if need > view.free_pages:
-        return relieve(view, rank, mode, need, slices, decode)
+        return relieve(view, rank, mode, need, slices, decode, victims)
     head = line.head()
     if head is None:
         if slices:
@@ -108,7 +110,7 @@ def pack(
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
     if seats is None:
         seats = view.running_limit - view.running
-    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission)
+    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims)
     if slices:
         slices = filler.share(slices, loose, head) if yields else filler.spend(slices)
     filler.fill()
@@ -159,7 +161,7 @@ class _Filler:
 
     __slots__ = (
         "admission", "admit", "blocked", "budget", "gained", "line", "mode", "preempt", "rank", "resume", "seats",
-        "spent", "view", "yields",
+        "spent", "victims", "view", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -167,12 +169,13 @@ class _Filler:
         view: SchedulerView,
         line: Line,
         rank: Rank,
-        mode: PreemptMode,
+        mode: PreemptChoice,
         yields: bool,
         seats: int,
         budget: int,
         spent: int,
         admission: Admission,
+        victims: VictimRule | None,
     ) -> None:
         self.view = view
         self.line = line
@@ -183,6 +186,7 @@ class _Filler:
         self.budget = budget
         self.spent = spent
         self.admission = admission
+        self.victims = victims
         self.gained = 0
         self.admit: list[Part] = []
         self.resume: list[RequestId] = []
@@ -261,10 +265,9 @@ class _Filler:
         sent = {item.request for item in self.preempt}
         ranked = [(self.rank(each, now_ns), each) for each in (*view.decoding.values(), *view.loose.values())]
         ranked = [each for each in ranked if each[0][0] > least and may_go(each[1]) and each[1].id not in sent]
-        ranked.sort(key=lambda each: each[0], reverse=True)
         leaving = Departures(view, self.mode)
         seats, spent = self.seats, self.spent - self.gained
-        for _, victim in ranked:
+        for victim in worst_first(view, ranked, self.victims):
             if seats > 0 and not self.admission(view, head, spent - leaving.freed - leaving.coming, False):
                 break
             if victim.id in growing:

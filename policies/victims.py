@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Literal
+
 from stepwell.core.plan import Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
 from stepwell.core.types import SWAPPING_IN, PreemptMode, RequestId
-from stepwell.policies.line import Rank
+from stepwell.policies.line import Key, Rank
+
+PreemptChoice = Literal["swap", "recompute", "auto"]
+"""How victims leave: always the same way, or each as it costs least by the measured speeds (``auto``)."""
+
+VictimRule = Callable[[SchedulerView, RequestView], int]
+"""Of those of the worst class (``rank(...)[0]``), the smallest number gives way first."""
+
+VictimOption = Literal["last", "least-computed", "exclusive-pages"]
+
+
+def least_computed(view: SchedulerView, request: RequestView) -> int:
+    """Whoever has the least computed: the least is lost, or copied."""
+    return request.computed
+
+
+def pages_over_time_left(view: SchedulerView, request: RequestView) -> int:
+    """Whoever would hold the most for the least: -(B / T) (1 - O / M), in parts of a million.
+
+    B are the pages that come free, not those that others share; T the tokens that bringing it back would compute; O of
+    M output tokens are there, so that somebody near the end, whose pages soon come free by themselves, is spared.
+    """
+    left = request.max_tokens - request.generated
+    return -(view.exclusive_pages(request) * left * 1_000_000 // (max(1, request.computed) * request.max_tokens))
+
+
+RULES: Mapping[VictimOption, VictimRule | None] = {
+    "last": None,
+    "least-computed": least_computed,
+    "exclusive-pages": pages_over_time_left,
+}
+"""What an option of a policy means; None: the worst by rank."""
+
+
+def worst_first(
+    view: SchedulerView, ranked: list[tuple[Key, RequestView]], rule: VictimRule | None
+) -> list[RequestView]:
+    """Requests with their ranks, in the order in which they give way."""
+    if rule is None:
+        ranked.sort(key=lambda each: each[0], reverse=True)
+    else:
+        ranked.sort(key=lambda each: (-each[0][0], rule(view, each[1]), -each[1].id))
+    return [request for _, request in ranked]
 
 
 def may_go(request: RequestView) -> bool:
@@ -13,11 +58,13 @@ def may_go(request: RequestView) -> bool:
     return not request.protected and request.state is not SWAPPING_IN
 
 
-def preempt_mode(view: SchedulerView, victim: RequestView, mode: PreemptMode, host_pages: int) -> PreemptMode:
-    """``mode``, or recompute where ``host_pages`` (free ones left) cannot hold the victim."""
-    if mode == "swap" and -(-victim.computed // view.page_size) <= host_pages:
-        return "swap"
-    return "recompute"
+def preempt_mode(view: SchedulerView, victim: RequestView, mode: PreemptChoice, host_pages: int) -> PreemptMode:
+    """What ``mode`` means for the victim: recompute where ``host_pages`` (free ones left) cannot hold it."""
+    if mode == "recompute" or -(-victim.computed // view.page_size) > host_pages:
+        return "recompute"
+    if mode == "auto" and view.recompute_ns(victim) < view.swap_ns(victim):
+        return "recompute"
+    return "swap"
 
 
 class Departures:
@@ -28,7 +75,7 @@ class Departures:
 
     __slots__ = ("coming", "freed", "host_pages", "items", "mode", "view")
 
-    def __init__(self, view: SchedulerView, mode: PreemptMode) -> None:
+    def __init__(self, view: SchedulerView, mode: PreemptChoice) -> None:
         self.view = view
         self.mode = mode
         self.freed = 0
@@ -37,7 +84,7 @@ class Departures:
         self.items: list[Preemption] = []
 
     def send(self, victim: RequestView, reason: str, beneficiary: RequestId) -> None:
-        """Send ``victim`` away for ``beneficiary``, by swap if that is wished and the host tier has room."""
+        """Send ``victim`` away for ``beneficiary``, by swap if that is wished, or pays, and the host tier has room."""
         view = self.view
         mode = preempt_mode(view, victim, self.mode, self.host_pages)
         pages = view.exclusive_pages(victim)
@@ -51,24 +98,30 @@ class Departures:
 
 
 def relieve(
-    view: SchedulerView, rank: Rank, mode: PreemptMode, need: int, slices: list[Part], decode: bool
+    view: SchedulerView,
+    rank: Rank,
+    mode: PreemptChoice,
+    need: int,
+    slices: list[Part],
+    decode: bool,
+    rule: VictimRule | None = None,
 ) -> StepPlan:
-    """Pages are short: the worst-ranked running requests give way, and whoever still lacks a page sits this step out.
+    """Pages are short: the worst running requests give way, and whoever still lacks a page sits this step out.
 
     Pages that are on their way back already count, so that one shortage never sends more than it must; the best-ranked
     request is never sent.  Nobody is admitted in such a step.
     """
-    now_ns = view.now_ns
     tokens = dict(slices)
     wants = {request.id: 1 for request in view.growing()} if decode else {}
     for request in view.loose.values():
         if request.id in tokens:
             wants[request.id] = view.slice_pages(request, tokens[request.id])
-    running = sorted(
-        [*view.decoding.values(), *view.loose.values()], key=lambda request: rank(request, now_ns), reverse=True
-    )
+    now_ns = view.now_ns
+    ranked = [(rank(request, now_ns), request) for request in (*view.decoding.values(), *view.loose.values())]
+    running = worst_first(view, ranked, None)
+    victims = running[:-1] if rule is None else worst_first(view, ranked[:-1], rule)
     leaving = Departures(view, mode)
-    for victim in running[:-1]:
+    for victim in victims:
         if need <= view.free_pages + leaving.freed + leaving.coming:
             break
         if not may_go(victim):

@@ -14,9 +14,9 @@ import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
-from stepwell.core.types import PreemptMode
 from stepwell.policies.tenant_line import TenantLine
 from stepwell.policies.toolkit import pack
+from stepwell.policies.victims import PreemptChoice
 
 Price = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
@@ -34,7 +34,7 @@ class Vtc:
         """What a prompt token counts."""
         output_price: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2
         """What an output token counts."""
-        preempt: PreemptMode = "recompute"
+        preempt: PreemptChoice = "recompute"
         """How a request gives way when pages run out."""
 
     def __init__(self, options: Options) -> None:

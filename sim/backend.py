@@ -108,7 +108,8 @@ class EchoBackend:
             if samples and id in self._prompts:
                 self._said[id] = start + count - len(self._prompts[id])
                 tokens.append((id, self._say(id)))
-        return StepResult(batch.step, ended, tokens, elapsed_ns=self._cost.step_ns(self._mirror.shape))
+        elapsed_ns, copy_ns = self._mirror.times(self._cost)
+        return StepResult(batch.step, ended, tokens, elapsed_ns=elapsed_ns, copy_ns=copy_ns)
 
     def _fail(self, step: StepId, fault: Fault) -> StepResult:
         """Nothing is on the device any more; it took the time of an empty step to find out."""

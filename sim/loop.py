@@ -186,9 +186,9 @@ class Simulator:
                         observe(ends[-1], run, out)
                     self._done = StepDone(step + further, ended, done_ns - ends[-1])
                     return
-        elapsed_ns = self._cost.step_ns(shape)
+        elapsed_ns, copy_ns = mirror.times(self._cost)
         self._done_ns = now_ns + elapsed_ns
-        self._done = StepDone(step, ended, elapsed_ns)
+        self._done = StepDone(step, ended, elapsed_ns, copy_ns)
 
     def _fail(self, now_ns: int, step: StepId, fault: Fault) -> None:
         """The step takes the time of an empty one, and all steps behind it are void."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 
 from stepwell.core.instructions import Launch
-from stepwell.core.protocols import BatchShape
+from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.types import FOREVER, RequestId
 
 
@@ -84,6 +84,15 @@ class BatchMirror:
                 if row.made >= row.length:
                     ended.append(id)
         ended.sort()
+
+    def times(self, cost: CostModel) -> tuple[int, int]:
+        """What the step applied last takes (ns), and how much of that its copies add."""
+        shape = self.shape
+        elapsed_ns = cost.step_ns(shape)
+        if not shape.swap_pages:
+            return elapsed_ns, 0
+        rest = BatchShape(shape.prefill_tokens, shape.decode_requests, shape.kv_tokens, 0, shape.prefill_requests)
+        return elapsed_ns, elapsed_ns - cost.step_ns(rest)
 
     def quiet_ticks(self) -> int:
         """Further steps of the unchanged group up to and including the first that ends a member."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from stepwell.core import registry
 from stepwell.core.errors import PolicyError
 from stepwell.core.events import Event
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Resumed
@@ -71,15 +72,14 @@ class ResumeRule:
 
 @pytest.mark.parametrize("depth", [1, 2], ids=["at once", "a step late"])
 @pytest.mark.parametrize("host_pages", [0, 1, 8, 16])
-@pytest.mark.parametrize("policy", ["fcfs", "swap", "chat-batch"])
+@pytest.mark.parametrize("policy", ["fcfs", "swap", "chat-batch", "cost-aware"])
 @pytest.mark.parametrize("second", [150, 140])
 def test_pr_3_two_requests_that_outgrow_the_pool_both_finish(
     second: int, policy: str, host_pages: int, depth: int
 ) -> None:
     """Pool 20 x 16, budget 64, 150 in and 100 out each.  With 150 the second must wait; with 140 it is admitted."""
-    scheduler = build(
-        policy, pool=Pool(20, 16, host_pages), limits=SchedulerLimits(token_budget=64, running_limit=8, depth=depth)
-    )
+    limits = SchedulerLimits(token_budget=64, running_limit=8, depth=depth)
+    scheduler = build(registry.make_policy(policy), pool=Pool(20, 16, host_pages), limits=limits)
     rule, run = ResumeRule(scheduler), Timeline()
     requests = [TraceRequest(0, 150, 100), TraceRequest(0, second, 100)]
     Simulator(scheduler, Linear(ROUND), requests, observers=[run, rule]).run()

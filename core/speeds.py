@@ -1,0 +1,84 @@
+"""How fast the device computes and copies, learnt from what finished steps took.
+
+Integers only, and nothing but events goes in, so a replay learns the same.  A rate is the median of the latest few
+measurements: one slow step (a page fault, a first launch) does not move it.
+
+- A step that copied pages: the time that its copies took, by pages.
+- A step with prompt tokens: its time, less its copies and less the latest step that only decoded if it decoded as well,
+  by tokens; so what remains is what the prompt added.
+
+Until it was measured a token is taken to cost ``TOKEN_PS``, and until three copies were, a page to cost an eighth of
+what its tokens would: so ``auto`` begins by swapping, and finds out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TOKEN_PS = 30_000_000
+"""What the reference cost model takes for a prompt token."""
+
+KEPT = 9
+"""Measurements of each kind that are remembered."""
+
+BELIEVED = 3
+"""Copies that must have been measured before they are believed: the first one often pays for more than itself."""
+
+
+class Speeds:
+    """``token_ps``: picoseconds that a prompt token takes to compute; ``page_ns``: nanoseconds that a page takes to
+    copy between device and host, either way; ``decode_ns``: what the latest step took that did nothing but decode (0:
+    none yet)."""
+
+    __slots__ = ("_copies", "_page_size", "_prefills", "decode_ns", "page_ns", "token_ps")
+
+    def __init__(self, page_size: int) -> None:
+        self._page_size = page_size
+        self._prefills: list[int] = []
+        self._copies: list[int] = []
+        self.decode_ns = 0
+        self.token_ps = TOKEN_PS
+        self.page_ns = 0
+        self._settle()
+
+    def learn(self, tokens: int, pages: int, decoded: bool, elapsed_ns: int, copy_ns: int) -> None:
+        """A step is done that computed ``tokens`` of prompts and copied ``pages``, beside a token each for those that
+        decode, if it did that.  A time of 0 was not measured."""
+        if elapsed_ns <= 0:
+            return
+        if not tokens and not pages:
+            self.decode_ns = elapsed_ns
+            return
+        if pages and copy_ns > 0:
+            _keep(self._copies, copy_ns // pages)
+        if tokens and (copy_ns > 0 or not pages):
+            added_ns = elapsed_ns - copy_ns - (self.decode_ns if decoded else 0)
+            _keep(self._prefills, max(1, added_ns * 1000 // tokens))
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._prefills:
+            self.token_ps = _median(self._prefills)
+        if len(self._copies) >= BELIEVED:
+            self.page_ns = _median(self._copies)
+        else:
+            self.page_ns = self.token_ps * self._page_size // 8_000
+
+    def dump(self) -> list[Any]:
+        """Everything as JSON-like data, for a snapshot."""
+        return [self.decode_ns, self._prefills.copy(), self._copies.copy()]
+
+    def load(self, data: list[Any]) -> None:
+        """Take over what ``dump`` said."""
+        self.decode_ns, self._prefills, self._copies = data[0], list(data[1]), list(data[2])
+        self._settle()
+
+
+def _keep(latest: list[int], value: int) -> None:
+    latest.append(value)
+    if len(latest) > KEPT:
+        del latest[0]
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,11 @@ def test_the_sdk_s_tier_priority_and_headers_reach_the_scheduler(tmp_path: Path)
     with serving(*rules, "--journal", str(tmp_path)) as server:
         client = OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0)
 
-        def ask(tier: str = "auto", headers: dict[str, str] | None = None, **fields: object) -> str | None:
+        def ask(tier: Any = "auto", headers: dict[str, str] | None = None, **fields: object) -> str | None:
             answer = client.chat.completions.create(
                 model="echo",
                 messages=[{"role": "user", "content": "hi"}],
-                service_tier=tier,  # type: ignore[arg-type]
+                service_tier=tier,
                 prompt_cache_key="talk",
                 extra_body=fields,
                 extra_headers=headers,

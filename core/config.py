@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import msgspec
 
 from stepwell.core.errors import UserError
-from stepwell.core.schema import SourceOf, convert
-from stepwell.core.types import NS_PER_MS
+from stepwell.core.schema import SourceOf, convert, unknown
+from stepwell.core.types import MAX_PRIORITY, NS_PER_MS
 
 _LARGE = 1 << 40
 
@@ -26,7 +27,10 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 """A name that may stand in a path such as ``classes.chat.rank``."""
-TenantName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:@/-]{1,64}\Z")]
+TENANT_NAME = r"^[A-Za-z0-9_.:@/-]{1,64}\Z"
+TenantName = Annotated[str, msgspec.Meta(pattern=TENANT_NAME)]
+FIRST, LAST = "(first)", "(last)"
+"""Stand for the class that is served first, or last, where a class is named: whatever it is called."""
 Options = Mapping[str, object]
 """A plugin's own table; the registry turns it into the plugin's typed struct."""
 
@@ -166,6 +170,38 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The same answer to the last bit whatever else runs beside a request; slower."""
 
 
+class PriorityRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"klass": "class"}):
+    """Requests whose ``priority`` is at least so high are of that class, up to where the next range begins."""
+
+    at_least: Annotated[int, msgspec.Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+    klass: Name
+
+
+class WireConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a request says of itself, and what that comes to.  Classes are named, or ``(first)``, ``(last)``."""
+
+    default: Name = FIRST
+    """The class of a request that says nothing."""
+    tiers: Mapping[str, Name] = msgspec.field(default_factory=lambda: {"flex": LAST})
+    """Classes by ``service_tier``; OpenAI's other tiers are as if nothing was said, and unknown ones are refused."""
+    priorities: tuple[PriorityRange, ...] = (PriorityRange(at_least=1, klass=LAST),)
+    """Classes by ``priority`` (lower is earlier), in ascending order; below the first the tier decides."""
+    class_header: str = "X-Stepwell-Class"
+    """The header in which a client names its class, which overrides the other two; empty: it may not."""
+    tenant_header: str = ""
+    """The header in which its tenant is named.  Whoever may reach the server is believed, so it is for those behind a
+    gateway that sets it.  Empty: all are the tenant ``default``."""
+    program_header: str = "X-Stepwell-Program"
+    """The header that names the program (conversation, session, agent); empty: none."""
+    program_fields: tuple[Literal["session_id", "prompt_cache_key", "safety_identifier", "user"], ...] = (
+        "session_id",
+        "prompt_cache_key",
+        "safety_identifier",
+        "user",
+    )
+    """Without that header, the first of these fields that a request has names its program."""
+
+
 class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where and how clients are served, and what one of them may take."""
 
@@ -219,6 +255,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     journal: JournalConfig = JournalConfig()
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
+    wire: WireConfig = WireConfig()
 
     def klass(self, name: str) -> ClassConfig | None:
         """The class of that name."""
@@ -265,7 +302,27 @@ def check_together(config: Config, source_of: SourceOf = lambda path: "") -> Non
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise wrong(f"{at}[{index}].name", f"{what} {name!r} is defined twice")
+    check_wire(config, source_of)
     if workload.kind == "trace" and not workload.trace:
         raise wrong("workload.trace", "names the trace file, and is needed when workload.kind is 'trace'")
     if workload.trace and workload.kind != "trace":
         raise wrong("workload.kind", f"must be 'trace' when workload.trace is given, got {workload.kind!r}")
+
+
+def class_of(config: Config, name: str) -> str:
+    """The class that a name of ``[wire]`` means: of equal ranks, the one defined first is served first."""
+    ranked = sorted(config.classes, key=lambda each: each.rank)
+    return {FIRST: ranked[0].name, LAST: ranked[-1].name}.get(name, name)
+
+
+def check_wire(config: Config, source_of: SourceOf) -> None:
+    """Every class that ``[wire]`` names must be there, and its ranges in order."""
+    wire, known = config.wire, {FIRST, LAST, *(each.name for each in config.classes)}
+    named = {"wire.default": wire.default, **{f"wire.tiers.{tier}": klass for tier, klass in wire.tiers.items()}}
+    named |= {f"wire.priorities[{index}].class": each.klass for index, each in enumerate(wire.priorities)}
+    for field, klass in named.items():
+        if klass not in known:
+            raise unknown("class", klass, known, field=field, source=source_of(field))
+    for index, (one, next_one) in enumerate(pairwise(wire.priorities), 1):
+        if next_one.at_least <= one.at_least:
+            raise UserError(f"must be above the one before, {one.at_least}", field=f"wire.priorities[{index}].at_least")

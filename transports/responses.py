@@ -64,7 +64,6 @@ class _Echoed(msgspec.Struct):
     instructions: str | None
     max_output_tokens: int | None
     metadata: dict[str, str] | None
-    service_tier: str | None
     stream_id: str | None
     temperature: float | None
     top_p: float | None
@@ -104,13 +103,14 @@ def chat_of(asked: Create) -> list[Message]:
 class ResponseEvents:
     """The events of one response, from ``created`` to its one end."""
 
-    def __init__(self, service: Service, asked: Create) -> None:
+    def __init__(self, service: Service, asked: Create, tier: str = "default") -> None:
         self.id = f"resp_{uuid.uuid4().hex}"
         self.cancelled = False
         """By the client's wish."""
         self.over = False
         """The last event was given."""
         self._service = service
+        self._tier = tier
         self._asked = msgspec.convert(asked, _Echoed, from_attributes=True)
         self._item = f"msg_{uuid.uuid4().hex}"
         self._created_at = int(time.time())
@@ -206,7 +206,7 @@ class ResponseEvents:
             "output": [self._output(choice.text, status == "completed")] if ended and self._begun else [],
             "parallel_tool_calls": False,
             "previous_response_id": None,
-            "service_tier": "flex" if asked.service_tier == "flex" else "default",
+            "service_tier": self._tier,
             "temperature": asked.temperature,
             "tool_choice": "none",
             "tools": [],

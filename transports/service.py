@@ -40,6 +40,7 @@ from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
+from stepwell.transports.wire import Standing, Wire
 
 log = structlog.get_logger("stepwell.service")
 
@@ -83,8 +84,7 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     opening: Opening = "answer"
     sampling: SamplingParams = GREEDY
-    klass: str = "chat"
-    tenant: str = "default"
+    standing: Standing = Standing(klass="chat")
 
 
 def serving_config(config: Config, model: Model) -> Config:
@@ -141,7 +141,7 @@ class Service:
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
         self._watches: dict[Watch, None] = {}
-        self._ranks = sorted(config.classes, key=lambda each: each.rank)
+        self.wire = Wire(config)
         self._open: dict[Generation, None] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
@@ -281,11 +281,6 @@ class Service:
 
     # ------------------------------------------------------------------------------------------- answers
 
-    def klass(self, service_tier: str | None, priority: int | None) -> str:
-        """The class that a tier or a priority (lower is earlier) asks for: ``flex`` and above 0 the lowest rank."""
-        yields = service_tier == "flex" or (priority or 0) > 0
-        return self._ranks[-1 if yields else 0].name
-
     def start(self, prompts: Sequence[list[int]], wants: Wants, keys: Sequence[list[int]] = ()) -> Generation:
         """Hand the prompts in, ``wants.n`` times each.  Raises ``CapacityError`` if nothing more is taken."""
         if self.stopping.is_set():
@@ -313,6 +308,7 @@ class Service:
     def _submit(
         self, place: int, index: int, prompt: list[int], keys: list[int], wants: Wants, stops: StopStrings
     ) -> Choice:
+        standing = wants.standing
         sampling = wants.sampling if index == 0 else _of_a_later_choice(wants.sampling, index)
         most = self.context - len(prompt)
         if wants.max_tokens is not None:
@@ -321,8 +317,10 @@ class Service:
         stream = self.engine.submit(
             prompt,
             most,
-            klass=wants.klass,
-            tenant=wants.tenant,
+            klass=standing.klass,
+            tenant=standing.tenant,
+            priority=standing.priority,
+            program=standing.program,
             keys=keys,
             salt=self.keys.salt(wants.tenant),
             sampling=sampling,

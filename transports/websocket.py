@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -79,15 +79,15 @@ def _origin_allowed(socket: WebSocket, service: Service) -> bool:
 class _Running:
     """One response that is in line in its lane, or on its way."""
 
-    def __init__(self, service: Service, asked: Create, size: int) -> None:
-        """``size``: of its message, in bytes."""
+    def __init__(self, service: Service, asked: Create, headers: Mapping[str, str], size: int) -> None:
+        """``headers``: of the socket; ``size``: of the message, in bytes."""
         limit = "max_tokens" if asked.max_output_tokens is None else "max_output_tokens"
         self.size = size
         self.stream_id = asked.stream_id
-        self.wants = wants_of(asked, service, limit=limit)
+        self.wants = wants_of(asked, service, headers, limit=limit)
         self.messages = chat_of(asked)
         self.arguments = asked.chat_template_kwargs or {}
-        self.events = ResponseEvents(service, asked)
+        self.events = ResponseEvents(service, asked, self.wants.standing.tier)
         self.generation: Generation | None = None
 
     def cancel(self) -> None:
@@ -195,7 +195,7 @@ class _Socket:
         service, limits = self._service, self._service.limits
         check_model(service, asked.model)
         service.check_taking()
-        running = _Running(service, asked, size)
+        running = _Running(service, asked, self._socket.headers, size)
         lane = self._lanes.get(asked.stream_id)
         if lane is None and len(self._lanes) >= limits.max_lanes:
             raise CapacityError(f"a socket has {limits.max_lanes} lanes at most", code="too_many_lanes")
@@ -244,7 +244,7 @@ class _Socket:
         service, events = self._service, running.events
         with service.stopping.given_up():
             prompt = await service.prompts.chat(running.messages, running.arguments, "input")
-            keys = await service.keys([prompt], running.wants.tenant)
+            keys = await service.keys([prompt], running.wants.standing.tenant)
         generation = running.generation = service.start([prompt], running.wants, keys)
         self._begun(running)
         generation.most_untaken, generation.overflow = service.limits.buffer_kib << 10, self._drop

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from stepwell.core.config import ServerConfig
+from stepwell.core.config import ServerConfig, WireConfig
 from stepwell.sim.scenario import read_scenario
 from stepwell.tests.architecture_rules import ROOT
 from stepwell.tests.e2e.browser import browsing, pages
@@ -73,8 +73,11 @@ def test_every_language_is_there() -> None:
 
 
 def test_the_settings_are_those_that_there_are(tmp_path: Path) -> None:
-    (settings,) = re.findall(r"^```toml\n(.*?)^```$", OPERATORS.read_text(), re.DOTALL | re.MULTILINE)
+    settings, wire = re.findall(r"^```toml\n(.*?)^```$", OPERATORS.read_text(), re.DOTALL | re.MULTILINE)
     file = tmp_path / "serving.toml"
+    file.write_text(wire)
+    assert read_scenario(str(file), overrides=(), environ={}).config.wire == WireConfig()
+    assert list(tomllib.loads(wire)["wire"]) == list(WireConfig.__struct_fields__)
     file.write_text(settings)
     resolved = read_scenario(str(file), overrides=(), environ={})
     assert resolved.config.model.path == "smollm2"

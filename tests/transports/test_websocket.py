@@ -283,7 +283,7 @@ def test_a_message_is_not_kept_once_it_is_understood() -> None:
     held = sys.getrefcount(body)
     asked: Create = _CREATE.decode(body)
     assert sys.getrefcount(body) > held
-    kept = ResponseEvents(service, asked), _Running(service, asked, len(body))
+    kept = ResponseEvents(service, asked), _Running(service, asked, {}, len(body))
     del asked
     assert sys.getrefcount(body) == held
     assert kept[1].messages == [{"role": "user", "content": "x" * 99}]

@@ -60,9 +60,9 @@ class _Shape:
     whole: str
     piece: str
 
-    def __init__(self, service: Service, request: Sampled) -> None:
+    def __init__(self, service: Service, request: Sampled, tier: str = "default") -> None:
         self.service = service
-        self._tier = request.service_tier
+        self._tier = tier if request.service_tier is not None else None
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
         self.created = int(time.time())
         options = request.stream_options
@@ -102,7 +102,7 @@ class _Shape:
     def frame(self, kind: str, choices: list[Json]) -> Json:
         made = {"id": self.id, "object": kind, "created": self.created, "model": self.service.model.name}
         if self._tier is not None:
-            made["service_tier"] = "flex" if self._tier == "flex" else "default"
+            made["service_tier"] = self._tier
         return {**made, "choices": choices}
 
     def events(self, generation: Generation) -> bytes:
@@ -215,8 +215,10 @@ class CompletionShape(_Shape):
 
     prefix, whole, piece = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, service: Service, request: CompletionRequest, echoes: Sequence[str] = ()) -> None:
-        super().__init__(service, request)
+    def __init__(
+        self, service: Service, request: CompletionRequest, echoes: Sequence[str] = (), tier: str = "default"
+    ) -> None:
+        super().__init__(service, request, tier)
         self._echoes = echoes
         self._n = request.n or 1
         self._of_prompt = bool(echoes) and request.logprobs is not None and request.logprobs is not False
@@ -295,12 +297,12 @@ async def chat(request: Request) -> Response:
     if asked.top_logprobs and not asked.logprobs:
         raise UserError("needs logprobs to be true", field="top_logprobs")
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else -1
-    wants = requests.wants_of(asked, service, logprobs=logprobs, limit=limit)
+    wants = requests.wants_of(asked, service, request.headers, logprobs=logprobs, limit=limit)
     messages = requests.messages_of(requests.chat_messages(asked.messages))
 
     async def begin() -> tuple[Generation, _Shape]:
         prompt = await service.prompts.chat(messages, asked.chat_template_kwargs or {}, "messages")
-        return await _accepted(service, [prompt], wants), ChatShape(service, asked)
+        return await _accepted(service, [prompt], wants), ChatShape(service, asked, wants.standing.tier)
 
     return await _answer(request, service, asked, begin)
 
@@ -315,7 +317,7 @@ async def completions(request: Request) -> Response:
     logprobs = -1 if asked.logprobs is None or asked.logprobs is False else int(asked.logprobs)
     if asked.echo and logprobs > ECHO_LOGPROBS:
         raise UserError(f"with echo at most {ECHO_LOGPROBS}, got {logprobs}", field="logprobs")
-    wants = requests.wants_of(asked, service, logprobs=logprobs, least=0 if asked.echo else 1)
+    wants = requests.wants_of(asked, service, request.headers, logprobs=logprobs, least=0 if asked.echo else 1)
     replace = msgspec.structs.replace
     if asked.echo:
         answer = logprobs if wants.max_tokens != 0 else -1
@@ -330,7 +332,7 @@ async def completions(request: Request) -> Response:
         if rows > ECHO_ROWS:
             raise UserError(f"tokens of the prompts, times n, times 1 + this: at most {ECHO_ROWS}", field="logprobs")
         echoes = await _texts(service, prompts) if asked.echo else []
-        return await _accepted(service, prompts, wants), CompletionShape(service, asked, echoes)
+        return await _accepted(service, prompts, wants), CompletionShape(service, asked, echoes, wants.standing.tier)
 
     return await _answer(request, service, asked, begin)
 
@@ -347,7 +349,7 @@ async def _texts(service: Service, prompts: Sequence[list[int]]) -> list[str]:
 async def _accepted(service: Service, prompts: Sequence[list[int]], wants: Wants) -> Generation:
     """In line; whatever the scheduler refuses is refused before the answer's status is sent."""
     service.check_taking()
-    generation = service.start(prompts, wants, await service.keys(prompts, wants.tenant))
+    generation = service.start(prompts, wants, await service.keys(prompts, wants.standing.tenant))
     try:
         await generation.accepted()
     except BaseException:

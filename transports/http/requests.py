@@ -15,6 +15,7 @@ from msgspec import Raw
 from stepwell.core.errors import UserError
 from stepwell.core.execution import PromptIds
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
+from stepwell.core.types import MAX_PRIORITY
 from stepwell.transports.chat import Message
 from stepwell.transports.errors import too_long
 from stepwell.transports.http.decoding import SMALL, decode, items_of
@@ -36,7 +37,8 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=256)]
 Bias = Annotated[dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)]
 Seed = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-Priority = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+Priority = Annotated[int, msgspec.Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+Label = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 class StreamOptions(msgspec.Struct):
@@ -67,6 +69,10 @@ class Sampled(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     priority: Priority | None = None
     service_tier: Annotated[str, msgspec.Meta(max_length=32)] | None = None
+    session_id: Label | None = None
+    prompt_cache_key: Label | None = None
+    safety_identifier: Label | None = None
+    user: Label | None = None
 
 
 class Part(msgspec.Struct, gc=False):
@@ -168,7 +174,13 @@ def _message(message: ChatMessage, field: str) -> Message:
 
 
 def wants_of(
-    request: Sampled, service: Service, *, logprobs: int = -1, limit: str = "max_tokens", least: int = 1
+    request: Sampled,
+    service: Service,
+    headers: Mapping[str, str],
+    *,
+    logprobs: int = -1,
+    limit: str = "max_tokens",
+    least: int = 1,
 ) -> Wants:
     """What is asked for beside the prompt, within the server's own limits; ``limit`` is the field that bounds it."""
     max_tokens = getattr(request, limit)
@@ -193,7 +205,7 @@ def wants_of(
         max_tokens=max_tokens,
         stop=tuple(stop),
         sampling=_sampling(request, service.model.sampling, logprobs),
-        klass=service.klass(request.service_tier, request.priority),
+        standing=service.wire.standing(request, headers),
     )
 
 

@@ -1,0 +1,106 @@
+"""What a request says of itself beside its prompt, and what that comes to here: class, tenant, priority, program.
+
+The rules are ``[wire]`` of the configuration.  No sockets and no HTTP in here: headers come as a mapping.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Protocol
+
+import msgspec
+
+from stepwell.core.config import TENANT_NAME, Config, class_of
+from stepwell.core.page_keys import salt_of
+from stepwell.transports.errors import RequestError
+
+TIERS = ("auto", "default", "flex", "scale", "priority", "fast")
+"""Of OpenAI; those that ``wire.tiers`` does not name are served as ``default``."""
+
+_TENANT = re.compile(TENANT_NAME)
+
+
+class Says(Protocol):
+    """The fields of a body that speak of it."""
+
+    service_tier: str | None
+    priority: int | None
+    session_id: str | None
+    prompt_cache_key: str | None
+    safety_identifier: str | None
+    user: str | None
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request is to the scheduler.  ``tier`` is the service tier that it is served as."""
+
+    klass: str
+    tenant: str = "default"
+    tier: str = "default"
+    priority: int = 0
+    program: str = ""
+
+
+class Wire:
+    """The rules, ready to be applied."""
+
+    def __init__(self, config: Config) -> None:
+        wire = self.rules = config.wire
+        self._classes = {each.name for each in config.classes}
+        self._default = class_of(config, wire.default)
+        self._tiers = {tier: class_of(config, klass) for tier, klass in wire.tiers.items()}
+        self._ranges = [(each.at_least, class_of(config, each.klass)) for each in reversed(wire.priorities)]
+        self._secret = secrets.token_bytes(32)
+
+    def standing(self, says: Says, headers: Mapping[str, str]) -> Standing:
+        """Raises ``RequestError`` with the field or header that says something unknown."""
+        tenant = self._tenant(headers)
+        tier, klass = self._tier(says.service_tier)
+        priority = says.priority or 0
+        ranged = next((name for least, name in self._ranges if priority >= least), klass)
+        named = self._class(headers)
+        return Standing(
+            klass=named or ranged,
+            tenant=tenant,
+            tier="default" if named or ranged != klass else tier,
+            priority=priority,
+            program=self._program(says, headers, tenant),
+        )
+
+    def _tier(self, asked: str | None) -> tuple[str, str]:
+        """The tier that it is served as, and its class."""
+        if asked in self._tiers:
+            return "priority" if asked == "fast" else asked, self._tiers[asked]
+        if asked is not None and asked not in TIERS:
+            known = ", ".join(dict.fromkeys((*TIERS, *self._tiers)))
+            raise RequestError(f"there is no tier {asked!r} here; known: {known}", field="service_tier")
+        return "default", self._default
+
+    def _class(self, headers: Mapping[str, str]) -> str:
+        name = headers.get(self.rules.class_header, "") if self.rules.class_header else ""
+        if name and name not in self._classes:
+            known = ", ".join(sorted(self._classes))
+            raise RequestError(f"there is no class {name[:64]!r} here; known: {known}", field=self.rules.class_header)
+        return name
+
+    def _tenant(self, headers: Mapping[str, str]) -> str:
+        header = self.rules.tenant_header
+        name = headers.get(header, "") if header else ""
+        if name and not _TENANT.fullmatch(name):
+            raise RequestError("a tenant is up to 64 letters, digits and _ . : @ / -", field=header)
+        return name or "default"
+
+    def _program(self, says: Says, headers: Mapping[str, str], tenant: str) -> str:
+        """A digest: names of people and conversations are nothing for a journal, and of no tenant but the one's own."""
+        rules = self.rules
+        given = headers.get(rules.program_header, "") if rules.program_header else ""
+        for field in rules.program_fields if not given else ():
+            given = getattr(says, field) or ""
+            if given:
+                break
+        if not given:
+            return ""
+        return blake2b(given.encode(), key=salt_of(tenant, self._secret), digest_size=8).hexdigest()

@@ -45,7 +45,11 @@ Twelve requests on a slow device: four seats, 352 tokens of memory, steps of at 
 0.6 ms for each prompt token. Each is named by class, tenant, and tokens of prompt + answer; a column is 50 ms. Requests
 5, 10 and 12 are calls of one program, 8 asks for priority −1, and tenant `bob` has weight 2."""
 
-FOR_THE_PICTURE: Mapping[str, Mapping[str, object]] = {"plas": {"quantum": 128}, "sarathi": {"step_ms": 45.0}}
+FOR_THE_PICTURE: Mapping[str, Mapping[str, object]] = {
+    "cost-aware": {"preempt": "recompute"},
+    "plas": {"quantum": 128},
+    "sarathi": {"step_ms": 45.0},
+}
 """Options that make a difference on so small a workload; predictors know the truth there, and estimates the device."""
 
 COSTS = (

@@ -322,7 +322,7 @@ class Service:
             priority=standing.priority,
             program=standing.program,
             keys=keys,
-            salt=self.keys.salt(wants.tenant),
+            salt=self.keys.salt(wants.standing.tenant),
             sampling=sampling,
         )
         pipeline = TextPipeline(

@@ -46,7 +46,7 @@ Twelve requests on a slow device: four seats, 352 tokens of memory, steps of at 
 5, 10 and 12 are calls of one program, 8 asks for priority −1, and tenant `bob` has weight 2."""
 
 FOR_THE_PICTURE: Mapping[str, Mapping[str, object]] = {
-    "cost-aware": {"preempt": "recompute"},
+    "cost-aware": {"victims": "exclusive-pages"},
     "plas": {"quantum": 128},
     "sarathi": {"step_ms": 45.0},
 }

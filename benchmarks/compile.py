@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = [
     *("core/request.py", "core/group.py", "core/speeds.py", "core/state.py", "core/view.py", "core/backlog.py"),
     *("core/plan_check.py", "core/applying.py", "core/runs.py", "core/scheduler.py", "core/journal_encoder.py"),
-    *("memory/quarantine.py", "policies/line.py", "policies/victims.py", "policies/toolkit.py"),
+    *("memory/quarantine.py", "policies/line.py", "policies/shares.py", "policies/victims.py", "policies/toolkit.py"),
     *("sim/mirror.py", "sim/loop.py", "sim/metrics.py"),
 ]
 """What is compiled.  No module that defines a msgspec struct: mypyc would drop the keywords of its class statement

@@ -1,6 +1,6 @@
 """The bounded waiting line: how many never-started requests there are, and whether one more may enter.
 
-It knows the classes and tenants, and so what a request has from them.
+It knows the classes and tenants, and so what a request has from them, and how many of each class live.
 
 Requests that were preempted do not count: they were admitted once and are not refused afterwards.
 """
@@ -16,7 +16,7 @@ from stepwell.core.types import RequestId
 class Backlog:
     """Counts requests and prompt tokens that wait for their first admission, in all and by class."""
 
-    __slots__ = ("_by_class", "_classes", "_limits", "_shares", "_weights", "requests", "tokens")
+    __slots__ = ("_by_class", "_classes", "_limits", "_shares", "_weights", "live", "requests", "tokens")
 
     def __init__(self, limits: SchedulerLimits) -> None:
         self._limits = limits
@@ -24,6 +24,8 @@ class Backlog:
         self._shares = {each.name: int(each.queue_share * limits.max_waiting) for each in limits.classes}
         self._weights = {each.name: each.weight for each in limits.tenants}
         self._by_class = {each.name: 0 for each in limits.classes}
+        self.live = {each.name: 0 for each in limits.classes}
+        """Requests of each class, wherever they are."""
         self.requests = 0
         self.tokens = 0
 
@@ -32,11 +34,17 @@ class Backlog:
         return self._classes.get(name)
 
     def endow(self, request: Request) -> None:
-        """Give a request what its class and its tenant say.  A class that is not known (any more) says nothing."""
+        """It is there: give it what its class and its tenant say.  A class that is not known any more says nothing."""
         klass = self._classes.get(request.klass)
         if klass is not None:
-            request.ttft_ns, request.tpot_ns = klass.ttft_ns, klass.tpot_ns
+            request.ttft_ns, request.tpot_ns, request.aging_ns = klass.ttft_ns, klass.tpot_ns, klass.aging_ns
+            self.live[request.klass] += 1
         request.weight = self._weights.get(request.tenant, 1.0)
+
+    def end(self, request: Request) -> None:
+        """It is there no more."""
+        if request.klass in self.live:
+            self.live[request.klass] -= 1
 
     def refusal(self, id: RequestId, klass: str, prompt_tokens: int) -> Rejected | None:
         """Why a request of ``klass`` (a known one) may not enter now; None if it may."""

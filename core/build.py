@@ -40,7 +40,16 @@ def limits_of(config: Config) -> SchedulerLimits:
         max_failures=scheduler.max_failures,
         seed=scheduler.seed,
         classes=tuple(
-            ClassLimits(each.name, each.rank, each.queue_share, each.ttft_ns, each.tpot_ns) for each in config.classes
+            ClassLimits(
+                each.name,
+                each.rank,
+                each.queue_share,
+                each.ttft_ns,
+                each.tpot_ns,
+                each.aging_ns,
+                each.budget_share,
+            )
+            for each in config.classes
         ),
         tenants=tuple(TenantLimits(each.name, each.weight) for each in config.tenants),
     )

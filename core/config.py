@@ -16,7 +16,7 @@ import msgspec
 
 from stepwell.core.errors import UserError
 from stepwell.core.schema import SourceOf, convert, unknown
-from stepwell.core.types import MAX_PRIORITY, NS_PER_MS
+from stepwell.core.types import MAX_PRIORITY, NS_PER_MS, NS_PER_S
 
 _LARGE = 1 << 40
 
@@ -94,6 +94,10 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tpot_ms: Amount = 0.0
     queue_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     """Part of ``scheduler.max_waiting`` that this class may take."""
+    aging_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
+    """Its oldest request ranks with the best at this age, under policies that age; 0: at the age in their options."""
+    budget_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Part of ``scheduler.token_budget`` that its prompts may take in a step while other classes have work."""
 
     @property
     def ttft_ns(self) -> int:
@@ -102,6 +106,10 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @property
     def tpot_ns(self) -> int:
         return round(self.tpot_ms * NS_PER_MS)
+
+    @property
+    def aging_ns(self) -> int:
+        return round(self.aging_s * NS_PER_S)
 
 
 DEFAULT_CLASSES = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from stepwell.core.errors import InvariantError
 from stepwell.core.request import STANDING
 from stepwell.core.state import State
@@ -41,6 +43,9 @@ def check_state(state: State) -> None:
     seats = len(state.group.members) + len(state.loose) + len(state.draining)
     if seats > state.limits.running_limit:
         raise InvariantError(f"I4 budgets: {seats} run, the limit is {state.limits.running_limit}")
+    classes = Counter(request.klass for request in state.requests.values())
+    if any(count != classes[name] for name, count in state.backlog.live.items()):
+        raise InvariantError(f"I2 one place each: counted {state.backlog.live} by class, there are {dict(classes)}")
     usage = state.allocator.usage()
     if usage.free + usage.used + usage.returning != usage.total:
         raise InvariantError(f"I1 pages conserved: {usage}")

@@ -23,7 +23,8 @@ MAX_IDLE_WAKES = 100_000
 class ClassLimits(msgspec.Struct, frozen=True):
     """A class of requests.  ``rank`` 0 is served first; ``queue_share`` is its part of the waiting line, in (0, 1].
 
-    ``ttft_ns`` and ``tpot_ns`` are its objectives, 0 for none.
+    ``ttft_ns`` and ``tpot_ns`` are its objectives, 0 for none.  ``aging_ns``: as ``RequestView.aging_ns``;
+    ``budget_share``: the part of a step's tokens that its prefills may take while other classes have work, in (0, 1].
     """
 
     name: str
@@ -31,6 +32,8 @@ class ClassLimits(msgspec.Struct, frozen=True):
     queue_share: float = 1.0
     ttft_ns: int = 0
     tpot_ns: int = 0
+    aging_ns: int = 0
+    budget_share: float = 1.0
 
 
 class TenantLimits(msgspec.Struct, frozen=True):

@@ -80,6 +80,11 @@ class RequestView(Protocol):
         ...
 
     @property
+    def aging_ns(self) -> int:
+        """The age at which the oldest of its class is to rank with the best; 0: its class says nothing of it."""
+        ...
+
+    @property
     def expires_ns(self) -> int:
         """The time after which it is no longer worth starting; 0: never."""
         ...
@@ -224,6 +229,10 @@ class SchedulerView(Protocol):
 
     def cached_tokens(self, request: RequestView) -> int:
         """Tokens of a waiting request's prompt that are in the KV cache now: admitting it would not compute them."""
+        ...
+
+    def prefill_limit(self, request: RequestView) -> int:
+        """Prompt tokens that all of its class together may take in this step: its share, while others have work."""
         ...
 
     def exclusive_pages(self, request: RequestView) -> int:

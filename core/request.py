@@ -54,6 +54,7 @@ class Request:
     """A live request.  Only the scheduler and its decode group write to it; policies read it as a ``RequestView``."""
 
     __slots__ = (
+        "aging_ns",
         "arrival_ns",
         "base",
         "capacity",
@@ -112,6 +113,7 @@ class Request:
         self.program = ""
         self.ttft_ns = 0
         self.tpot_ns = 0
+        self.aging_ns = 0
         self.weight = 1.0
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens

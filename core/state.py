@@ -72,7 +72,15 @@ class State:
         """Steps launched since the last one that samples a token."""
         self.speeds = Speeds(allocator.page_size)
         self.view = View(
-            limits, allocator, self.group, self.waiting, self.loose, self.swapped, self.draining, self.speeds
+            limits,
+            allocator,
+            self.group,
+            self.waiting,
+            self.loose,
+            self.swapped,
+            self.draining,
+            self.speeds,
+            self.backlog.live,
         )
 
     def tell(self, kind: PolicyEventKind, request: Request) -> None:
@@ -124,6 +132,7 @@ class State:
         pages = 0
         waits = request.state is WAITING
         self.take_out(request)
+        self.backlog.end(request)
         if not request.started:
             self.backlog.remove(request)
         if not waits:

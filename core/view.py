@@ -30,8 +30,10 @@ class View:
         "_allocator",
         "_draining",
         "_group",
+        "_live",
         "_loose",
         "_seed",
+        "_shares",
         "_speeds",
         "_waiting",
         "decoding",
@@ -56,6 +58,7 @@ class View:
         swapped: dict[RequestId, Request],
         draining: dict[RequestId, Request],
         speeds: Speeds,
+        live: dict[str, int],
     ) -> None:
         self._allocator = allocator
         self._group = group
@@ -63,6 +66,12 @@ class View:
         self._waiting = waiting
         self._draining = draining
         self._seed = limits.seed
+        self._live = live
+        self._shares = {
+            each.name: max(1, int(each.budget_share * limits.token_budget))
+            for each in limits.classes
+            if each.budget_share < 1
+        }
         self._speeds = speeds
         self.now_ns = 0
         self.step: StepId = 1
@@ -116,6 +125,14 @@ class View:
     def slice_pages(self, request: RequestView, tokens: int) -> int:
         missing = request.computed + tokens - request.capacity
         return -(-missing // self.page_size) if missing > 0 else 0
+
+    def prefill_limit(self, request: RequestView) -> int:
+        share = self._shares.get(request.klass)
+        if share is not None:
+            for klass, count in self._live.items():
+                if count and klass != request.klass:
+                    return share
+        return self.token_budget
 
     def exclusive_pages(self, request: RequestView) -> int:
         return self._allocator.exclusive_pages(request.id)

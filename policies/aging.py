@@ -14,7 +14,8 @@ class Aging:
     """A line in the order of ``rank`` but for the aged elder, who ranks 0: no worse than anybody.
 
     Only the oldest ages, so the order is left to ``rank`` but for one seat; when the elder ends, the next may age.
-    Those that ``may_age`` says no to never do.
+    A class with an ``aging_ns`` of its own has its own elder, and so one more seat.  Those that ``may_age`` says no to
+    never age.
     """
 
     def __init__(self, rank: Rank, age_ns: int, may_age: Callable[[RequestView], bool] = lambda request: True) -> None:
@@ -22,41 +23,45 @@ class Aging:
         self.line = OrderedLine(self.rank, self.ages_at)
         self._rank = rank
         self._may_age = may_age
-        self._live: list[tuple[RequestId, RequestView]] = []
+        self._live: dict[str, list[tuple[RequestId, RequestView]]] = {}
+        """By the class with an age of its own, and "" for all others."""
         self.now_ns = 0
 
-    def elder(self) -> RequestView | None:
-        """The oldest live request that may age."""
-        live = self._live
+    def elder(self, request: RequestView) -> RequestView | None:
+        """The oldest live request that ages with ``request``."""
+        live = self._live.get(request.klass if request.aging_ns else "", ())
         while live:
-            request = live[0][1]
-            if request.state is not FINISHED:
-                return request
+            oldest = live[0][1]
+            if oldest.state is not FINISHED:
+                return oldest
             heappop(live)
         return None
 
     def rank(self, request: RequestView, now_ns: int) -> Key:
-        if now_ns - request.arrival_ns >= self.age_ns and request is self.elder():
+        age_ns = request.aging_ns or self.age_ns
+        if now_ns - request.arrival_ns >= age_ns and request is self.elder(request):
             return (0, request.id)
         return self._rank(request, now_ns)
 
     def ages_at(self, request: RequestView) -> int | None:
         """When ``rank`` changes by time alone; None if it does not."""
-        return request.arrival_ns + self.age_ns if request is self.elder() else None
+        return request.arrival_ns + (request.aging_ns or self.age_ns) if request is self.elder(request) else None
 
     def observe(self, event: PolicyEvent) -> None:
         """Take notice of an event; a policy passes every one on."""
         self.now_ns = event.now_ns
-        may_age = self._may_age(event.request)
+        request = event.request
+        may_age = self._may_age(request)
         if may_age and event.kind == "arrived":
-            heappush(self._live, (event.request.id, event.request))
+            heappush(self._live.setdefault(request.klass if request.aging_ns else "", []), (request.id, request))
         self.line.observe(event)
         if may_age and event.kind == "finished":
-            elder = self.elder()
+            elder = self.elder(request)
             if elder is not None:
                 self.line.refresh(elder, event.now_ns)
 
     def reorder(self) -> None:
         """Something has changed the ranks of all who may age."""
-        for _, request in sorted(self._live, key=lambda each: each[0]):
+        live = [each for group in self._live.values() for each in group]
+        for _, request in sorted(live, key=lambda each: each[0]):
             self.line.refresh(request, self.now_ns)

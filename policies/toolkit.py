@@ -3,7 +3,8 @@
 - order: a ``Line`` (who is next: ``OrderedLine``, ``Aging.line``, ``TenantLine``, ``ListedLine``) and a ``Rank`` (how
   running requests compare), from ``Guesses`` of lengths or when they are ``due_ns``;
 - admission: an ``Admission``, the pages that are missing to take somebody in; ``with_watermark`` unless said otherwise;
-- chunking: ``prefill``, how many tokens of the budget prompts may have in this step;
+- chunking: ``prefill``, how many tokens of the budget prompts may have in this step; of these the prompts of a class
+  have its ``budget_share`` at most while other classes have work (``policies.shares``);
 - victims, and swap or recompute: ``policies.victims``, by ``Rank``, within a class by a ``VictimRule``, and ``mode``.
 
 ``pack`` fills one step, decodes first (Sarathi-Serve, OSDI'24: running requests never stall for a prefill):
@@ -23,6 +24,7 @@ from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING
 from stepwell.policies.aging import Aging
 from stepwell.policies.deadlines import due_ns
 from stepwell.policies.line import Line, ListedLine, OrderedLine, Rank, by_arrival, first_in_line
+from stepwell.policies.shares import Shares
 from stepwell.policies.tenant_line import TenantLine
 from stepwell.policies.victims import Departures, PreemptChoice, VictimRule, may_go, preempt_mode, relieve, worst_first
 from stepwell.policies.work import Guesses
@@ -54,6 +56,9 @@ WATERMARK = 100
 vLLM's first block manager kept the same share (``watermark=0.01``): without it a newcomer is soon preempted again.
 """
 
+
+PASSED_OVER = 8
+"""Requests whose class has had its share of the step, and that others are taken in past, at most."""
 
 Admission = Callable[[SchedulerView, RequestView, int, bool], int]
 """``(view, request, bound, alone)``: pages missing to take in a request; 0: it may come.
@@ -96,7 +101,8 @@ def pack(
     loose = _in_order(view, rank) if view.loose else ()
     decoding = len(view.decoding) if decode else 0
     budget = min(view.token_budget - decoding, prefill)
-    slices, need, left = _slices(view, loose, budget)
+    shares = Shares(view)
+    slices, need, left = _slices(view, loose, budget, shares)
     if decode:
         need += view.growth()
     if need > view.free_pages:
@@ -110,7 +116,7 @@ def pack(
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
     if seats is None:
         seats = view.running_limit - view.running
-    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims)
+    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares)
     if slices:
         slices = filler.share(slices, loose, head) if yields else filler.spend(slices)
     filler.fill()
@@ -134,14 +140,20 @@ def pack(
     )
 
 
-def _slices(view: SchedulerView, loose: Sequence[RequestView], budget: int) -> tuple[list[Part], int, int]:
-    """Go on with loose requests in order as far as ``budget`` reaches; the pages they need for it; the budget left."""
+def _slices(
+    view: SchedulerView, loose: Sequence[RequestView], budget: int, shares: Shares
+) -> tuple[list[Part], int, int]:
+    """Go on with loose requests in order as far as ``budget`` and the shares of their classes reach; the pages that
+    they need for it; the budget left."""
     slices: list[Part] = []
     pages = 0
     for request in loose:
-        tokens = min(request.pending, budget)
-        if tokens <= 0:
+        if budget <= 0:
             break
+        tokens = min(request.pending, budget, shares.left(request))
+        if tokens <= 0:
+            continue
+        shares.take(request, tokens)
         slices.append((request.id, tokens))
         budget -= tokens
         pages += view.slice_pages(request, tokens)
@@ -160,8 +172,8 @@ class _Filler:
     """Admits from the line into what a step has left.  One use."""
 
     __slots__ = (
-        "admission", "admit", "blocked", "budget", "gained", "line", "mode", "preempt", "rank", "resume", "seats",
-        "spent", "victims", "view", "yields",
+        "admission", "admit", "blocked", "budget", "gained", "line", "mode", "passed", "preempt", "rank", "resume",
+        "seats", "shares", "spent", "victims", "view", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -176,6 +188,7 @@ class _Filler:
         spent: int,
         admission: Admission,
         victims: VictimRule | None,
+        shares: Shares,
     ) -> None:
         self.view = view
         self.line = line
@@ -187,6 +200,8 @@ class _Filler:
         self.spent = spent
         self.admission = admission
         self.victims = victims
+        self.shares = shares
+        self.passed = 0
         self.gained = 0
         self.admit: list[Part] = []
         self.resume: list[RequestId] = []
@@ -210,11 +225,13 @@ class _Filler:
             return self.spend(slices)
         others = dict(slices)
         for request in worse:
-            others.pop(request.id, None)
+            self.shares.take(request, -others.pop(request.id, 0))
         kept = self.spend(list(others.items()))
         self.fill(self.rank(worse[0], now_ns)[0])
         sent = {item.request for item in self.preempt}
-        more, _, _ = _slices(self.view, [request for request in worse if request.id not in sent], self.budget)
+        more, _, _ = _slices(
+            self.view, [request for request in worse if request.id not in sent], self.budget, self.shares
+        )
         return kept + self.spend(more)
 
     def fill(self, below: int | None = None) -> None:
@@ -230,6 +247,14 @@ class _Filler:
             if self.budget <= 0 and not swapped:
                 self.blocked = Obstacle(head.id, "budget", head.pending)
                 return
+            most = self.shares.left(head)
+            if most <= 0 and not swapped:
+                self.blocked = Obstacle(head.id, "budget", head.pending)
+                self.passed += 1
+                if self.passed > PASSED_OVER:
+                    return
+                line.take()  # not placed, so it is put back when the next plan begins
+                continue
             if self._obstacle(head) and not (self.yields and self._make_way(head)):
                 return
             line.take()
@@ -238,7 +263,8 @@ class _Filler:
             if swapped:
                 self.resume.append(head.id)
             else:
-                tokens = min(head.pending - view.cached_tokens(head), self.budget)
+                tokens = min(head.pending - view.cached_tokens(head), self.budget, most)
+                self.shares.take(head, tokens)
                 self.admit.append((head.id, tokens))
                 self.budget -= tokens
 

@@ -82,9 +82,8 @@ def test_the_oldest_is_promoted_at_its_age() -> None:
 
 
 def ended(id: int, program: str) -> Any:
-    return SimpleNamespace(
-        id=id, program=program, prompt_tokens=10, generated=1, arrival_ns=0, state=RequestState.FINISHED
-    )
+    seen = {"id": id, "program": program, "klass": "chat", "aging_ns": 0, "arrival_ns": 0}
+    return SimpleNamespace(**seen, prompt_tokens=10, generated=1, state=RequestState.FINISHED)
 
 
 @pytest.mark.parametrize("most", [1, 3])

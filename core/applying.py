@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stepwell.core.forking import shared_tokens
 from stepwell.core.instructions import Admitted, Launch, Preempted, Resumed
 from stepwell.core.plan import Preemption, StepPlan
-from stepwell.core.protocols import NotNow
+from stepwell.core.protocols import NotNow, Reservation
 from stepwell.core.request import Request
 from stepwell.core.state import State, StepRecord
 from stepwell.core.types import PREFILLING, SWAPPING_IN, SWAPPING_OUT, PreemptMode, RequestId
@@ -176,8 +177,7 @@ class PlanApplier:
             request = state.requests[id]
             if not request.ready:
                 return self._refuse(request)
-            keys = request.prefix_keys(state.allocator.key_tokens)
-            reservation = state.allocator.reserve(id, request.reserve_tokens, request.limit, keys)
+            reservation = new_table(state, request)
             if isinstance(reservation, NotNow):
                 return self._refuse(request)
             del state.waiting[id]
@@ -234,6 +234,15 @@ class PlanApplier:
             else:
                 self.state.joining.append(request)
         self._launch.slices.append((request.id, start, tokens, samples))
+
+
+def new_table(state: State, request: Request) -> Reservation | NotNow:
+    """Pages for a request that is taken in: it shares its parent's prompt, or finds what its keys find."""
+    allocator, tokens, limit = state.allocator, request.reserve_tokens, request.limit
+    shared = shared_tokens(request, state.requests) if request.parent else 0
+    if shared:
+        return allocator.fork(request.parent, request.id, shared, tokens, limit)
+    return allocator.reserve(request.id, tokens, limit, request.prefix_keys(allocator.key_tokens))
 
 
 def append_pages(state: State, ids: list[RequestId]) -> list[int]:

@@ -103,13 +103,14 @@ class Engine:
         keys: Sequence[int] = (),
         salt: bytes = b"",
         sampling: SamplingParams = GREEDY,
+        parent: RequestId = 0,
     ) -> Stream:
         """Hand in a request; the answer comes through the stream, and so does a refusal for want of room.
 
         ``keys`` identify its full pages (``page_keys``), for an allocator that reuses prefixes; the ``salt`` they were
-        made with makes those of the answer.  Raises ``UserError`` for an empty prompt, ``max_tokens`` below 1, an
-        unknown class, or a priority or a program's name beyond bounds, and ``CapacityError`` if the engine does not
-        serve (any more).
+        made with makes those of the answer.  ``parent`` is an earlier request with the same prompt, whose computation
+        this one shares.  Raises ``UserError`` for an empty prompt, ``max_tokens`` below 1, an unknown class, or a
+        priority or a program's name beyond bounds, and ``CapacityError`` if the engine does not serve (any more).
         """
         if not prompt:
             raise UserError("must hold at least one token", field="prompt")
@@ -131,9 +132,11 @@ class Engine:
             self._token_observer.prompt(id, prompt)
         if self._idle.is_set():
             self._idle = anyio.Event()
-        found = list(keys) if sampling.prompt_logprobs < 0 else []  # of what is not computed nothing can be said
-        self._keys.begin(id, prompt, found, salt if sampling.prompt_logprobs < 0 else b"")
-        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program))
+        found = list(keys)
+        if sampling.prompt_logprobs >= 0:  # of what is not computed nothing can be said
+            found, salt, parent = [], b"", 0
+        self._keys.begin(id, prompt, found, salt)
+        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program, parent))
         return stream
 
     def stop(self, request: RequestId, keep: int) -> None:

@@ -90,7 +90,8 @@ class Submitted(msgspec.Struct, array_like=True, tag="submit", gc=False):
     ``max_tokens`` bounds the output (the core never learns the true length); ``expires_ns`` is the absolute time after
     which it is no longer worth starting (0: never); ``keys`` identify full prompt pages for prefix reuse.  A lower
     ``priority`` is served earlier, by policies that look at it.  ``program`` is the conversation, session or agent
-    whose request it is; empty if none is known.
+    whose request it is; empty if none is known.  ``parent`` is an earlier request with the same prompt, which is
+    computed once for both (0: none).
     """
 
     request: RequestId
@@ -102,6 +103,7 @@ class Submitted(msgspec.Struct, array_like=True, tag="submit", gc=False):
     keys: list[int] = []
     priority: int = 0
     program: str = ""
+    parent: RequestId = 0
 
 
 Event = StepDone | RunDone | StepFailed | Cancel | Stop | Timer | UsePolicy | Submitted

@@ -9,7 +9,7 @@ from stepwell.core.state import State
 
 
 def take_in(state: State, event: Submitted, longest: int) -> Request | None:
-    """The new request, waiting; None if it was refused (said in ``state.out``).
+    """The new request, waiting for the device or for its parent; None if it was refused (said in ``state.out``).
 
     ``longest`` is how many prompt and output tokens one request may have; ``max_tokens`` is cut to what it leaves, and
     a prompt that leaves nothing is refused.
@@ -39,8 +39,8 @@ def take_in(state: State, event: Submitted, longest: int) -> Request | None:
         event.keys,
         state.progress,
     )
-    request.priority, request.program = event.priority, event.program
+    request.priority, request.program, request.parent = event.priority, event.program, event.parent
     backlog.endow(request)
-    state.requests[id] = state.waiting[id] = request
+    state.requests[id] = request
     backlog.add(request)
     return request

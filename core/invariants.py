@@ -11,6 +11,7 @@ from stepwell.core.types import RequestState
 
 _PLACES: dict[str, tuple[RequestState, ...]] = {
     "waiting": (RequestState.WAITING,),
+    "followers": (RequestState.WAITING,),
     "loose": (RequestState.PREFILLING, RequestState.DECODING, RequestState.SWAPPING_IN),
     "draining": (RequestState.PREFILLING, RequestState.DECODING),
     "swapped": (RequestState.SWAPPING_OUT, RequestState.SWAPPED),
@@ -26,6 +27,7 @@ def check_state(state: State) -> None:
         "draining": state.draining,
         "swapped": state.swapped,
         "group": state.group.members,
+        "followers": state.followers.all(),
     }
     if sum(len(table) for table in tables.values()) != len(state.requests):
         raise InvariantError(
@@ -39,6 +41,11 @@ def check_state(state: State) -> None:
                 raise InvariantError(f"I2 one place each: request {id} in {name} has the wrong counter")
     for request in state.requests.values():
         _check_numbers(state, request.id)
+    for parent in state.followers.by_parent:
+        if parent not in state.requests or state.requests[parent].stands:
+            raise InvariantError(
+                f"I5 progress: requests wait for the prompt of request {parent}, which is there or gone"
+            )
     _check_calendars(state)
     seats = len(state.group.members) + len(state.loose) + len(state.draining)
     if seats > state.limits.running_limit:

@@ -103,6 +103,7 @@ class _Live(msgspec.Struct, gc=False):
     arrival_ns: int
     prompt_tokens: int
     max_tokens: int
+    parent: RequestId
     admitted_ns: int = -1
     first_ns: int = -1
     last_ns: int = 0
@@ -262,7 +263,7 @@ class ServingMetrics:
             self._moved_ns = now_ns
             self._ended_ns.clear()  # a pace is that of a busy engine
         self.accepted += 1
-        self.live[event.request] = _Live(now_ns, event.prompt_tokens, event.max_tokens)
+        self.live[event.request] = _Live(now_ns, event.prompt_tokens, event.max_tokens, event.parent)
 
     def _rejected(self, now_ns: int, rejected: Rejected) -> None:
         self.accepted -= 1
@@ -280,8 +281,9 @@ class ServingMetrics:
             live.admitted_ns = now_ns
             self._add("request_queue_time_seconds", now_ns - live.arrival_ns)
             self._prompt(live)
-            self.cached_tokens += admitted.cached
-            self.queried_tokens += live.prompt_tokens
+            if not live.parent:  # what choices of a prompt share is not looked up
+                self.cached_tokens += admitted.cached
+                self.queried_tokens += live.prompt_tokens
 
     def _prompt(self, live: _Live) -> None:
         self.prompt_tokens += live.prompt_tokens

@@ -71,6 +71,7 @@ class Request:
         "left_at",
         "limit",
         "max_tokens",
+        "parent",
         "pending",
         "phase",
         "preemptions",
@@ -81,6 +82,7 @@ class Request:
         "protected",
         "rank",
         "shown",
+        "stands",
         "started",
         "state",
         "story",
@@ -120,6 +122,10 @@ class Request:
         self.limit = prompt_tokens + max_tokens - 1
         """KV positions it can ever need: the last output token is never fed back."""
         self.keys = keys
+        self.parent: RequestId = 0
+        """Whose prompt is this one too; 0: nobody's."""
+        self.stands = False
+        """Its whole prompt was computed by a step that is done, and not dropped since."""
         self.state = WAITING
         self.story: list[tuple[int, RequestState, str]] = [(arrival_ns, WAITING, "arrived")]
         self.counter = STANDING

@@ -223,6 +223,8 @@ class Scheduler:
             self.repeats.left = 0
             for id, keys in event.keys:
                 state.publish_answer(id, keys)
+        if step.sampled and state.prompts_done(step):
+            self.repeats.left = 0  # somebody in line may share a prompt now, or be in line only now
         if event.ended:
             self.repeats.left = 0
             for id in event.ended:
@@ -261,7 +263,9 @@ class Scheduler:
         self.repeats.left = 0
         state = self.state
         keyed = len(event.keys) * state.allocator.key_tokens
-        if event.request <= self.last_id or event.prompt_tokens < max(1, keyed) or event.max_tokens < 1:
+        parent = state.requests.get(event.parent)
+        alike = event.parent < event.request and (parent is None or parent.prompt_tokens == event.prompt_tokens)
+        if event.request <= self.last_id or event.prompt_tokens < max(1, keyed) or event.max_tokens < 1 or not alike:
             raise InvariantError(f"bad arrival after request {self.last_id}: {event}")
         self.last_id = event.request
         request = take_in(state, event, self.max_tokens)
@@ -269,9 +273,12 @@ class Scheduler:
             return
         if event.expires_ns:
             heappush(self.expiries, (event.expires_ns, event.request))
-            if len(self.expiries) > 2 * len(state.waiting) + 64:
-                self.expiries[:] = sorted(each for each in self.expiries if each[1] in state.waiting)
-        state.tell("arrived", request)
+            if len(self.expiries) > 2 * state.backlog.requests + 64:
+                live = state.requests
+                self.expiries[:] = sorted(
+                    each for each in self.expiries if each[1] in live and not live[each[1]].started
+                )
+        state.arrive(request)
 
     def _cancel(self, event: Cancel) -> None:
         self.repeats.left = 0
@@ -297,7 +304,7 @@ class Scheduler:
         state = self.state
         while self.expiries and self.expiries[0][0] <= state.now_ns:
             _, id = heappop(self.expiries)
-            request = state.waiting.get(id)
+            request = state.requests.get(id)
             if request is not None and not request.started:
                 state.finish(request, "expired", 0)
 

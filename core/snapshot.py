@@ -55,6 +55,8 @@ class RequestSnapshot(msgspec.Struct, array_like=True):
     story: list[tuple[int, RequestState, str]]
     priority: int = 0
     program: str = ""
+    parent: RequestId = 0
+    stands: bool = False
 
 
 class StepSnapshot(msgspec.Struct, array_like=True):
@@ -103,6 +105,7 @@ class SchedulerSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     allocator: msgspec.Raw
     speeds: list[Any] = []
     memory: object = None
+    followers: Ids = []
 
 
 _COPIED = tuple(field for field in RequestSnapshot.__struct_fields__ if field not in ("keys", "story"))
@@ -142,6 +145,7 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         allocator=msgspec.Raw(msgspec.json.encode(state.allocator.dump())),
         speeds=state.speeds.dump(),
         memory=scheduler.memory(),
+        followers=list(state.followers.all()),
     )
 
 
@@ -227,6 +231,8 @@ def _restore_requests(state: State, snapshot: SchedulerSnapshot) -> None:
     ):
         table.update((id, state.requests[id]) for id in ids)
     state.joining += [state.requests[id] for id in snapshot.joining]
+    for id in snapshot.followers:
+        state.followers.add(state.requests[id])
 
 
 def _restore_group(group: DecodeGroup, snapshot: SchedulerSnapshot, requests: dict[RequestId, Request]) -> None:

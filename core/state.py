@@ -1,8 +1,8 @@
 """The scheduler's tables, and the few operations that events and plans share.
 
 Every live request is in ``requests`` and in exactly one other place: ``waiting``, the decode ``group``, ``loose``
-(running outside the group), ``draining`` (its last token is in flight) or ``swapped`` (its pages are in the host tier,
-or on their way there).
+(running outside the group), ``draining`` (its last token is in flight), ``swapped`` (its pages are in the host tier,
+or on their way there) or ``followers`` (its parent's prompt is not computed yet).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import deque
 
 from stepwell.core.backlog import Backlog
 from stepwell.core.errors import InvariantError, describe
+from stepwell.core.forking import Followers
 from stepwell.core.group import DecodeGroup
 from stepwell.core.instructions import Finished, Instruction, Preempted
 from stepwell.core.limits import SchedulerLimits
@@ -63,6 +64,7 @@ class State:
         self.loose: dict[RequestId, Request] = {}
         self.swapped: dict[RequestId, Request] = {}
         self.draining: dict[RequestId, Request] = {}
+        self.followers = Followers()
         self.group = DecodeGroup(allocator.page_size)
         self.inflight: deque[StepRecord] = deque()
         self.joining: list[Request] = []
@@ -75,6 +77,7 @@ class State:
             limits,
             allocator,
             self.group,
+            self.requests,
             self.waiting,
             self.loose,
             self.swapped,
@@ -90,6 +93,28 @@ class State:
         except Exception as error:
             self.fault = self.fault or ("observe raised", describe(error))
 
+    def arrive(self, request: Request) -> None:
+        """A new request waits: for the prompt of its parent, or else for the device, and the policy is told."""
+        parent = self.requests.get(request.parent)
+        if parent is not None and not parent.stands:
+            self.followers.add(request)
+            return
+        self.waiting[request.id] = request
+        self.tell("arrived", request)
+
+    def prompts_done(self, step: StepRecord) -> bool:
+        """Of those that a finished step sampled for, the whole prompt is computed: nobody waits for it any more.
+
+        Whether that is news of anybody.
+        """
+        news = False
+        for request in step.sampled.values():
+            if not request.stands and request.state is not WAITING:
+                news = request.stands = True
+                for follower in self.followers.take(request.id):
+                    self.arrive(follower)
+        return news
+
     def take_out(self, request: Request) -> None:
         """Remove ``request`` from the place it is in (not from ``requests``)."""
         id = request.id
@@ -100,6 +125,7 @@ class State:
             and self.waiting.pop(id, None) is None
             and self.draining.pop(id, None) is None
             and self.swapped.pop(id, None) is None
+            and not self.followers.remove(request)
         ):
             raise InvariantError(f"request {id} is in no table: {request.tell()}")
 
@@ -131,6 +157,7 @@ class State:
         """The request's one end: pages given back (after the last step that names them), everybody told."""
         pages = 0
         waits = request.state is WAITING
+        unknown = waits and request in self.followers
         self.take_out(request)
         self.backlog.end(request)
         if not request.started:
@@ -141,7 +168,17 @@ class State:
         request.move(FINISHED, self.now_ns, reason)
         del self.requests[request.id]
         self.out.append(Finished(request.id, reason, tokens, pages, why))
-        self.tell("finished", request)
+        if not unknown:
+            self.tell("finished", request)
+        self._succeed(request)
+
+    def _succeed(self, parent: Request) -> None:
+        """Its prompt was never computed: the first of its followers does that now, for the others."""
+        heir: RequestId = 0
+        for follower in self.followers.take(parent.id):
+            follower.parent = heir
+            heir = heir or follower.id
+            self.arrive(follower)
 
     def count_preemption(self, request: Request) -> None:
         """A policy sent it away once more.
@@ -163,6 +200,7 @@ class State:
         request.pending += request.base
         request.base = 0
         request.capacity = 0
+        request.stands = False
         request.move(WAITING, self.now_ns, reason)
         self.waiting[request.id] = request
         self.out.append(Preempted(request.id, mode, reason, beneficiary, tokens, pages))

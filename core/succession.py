@@ -22,6 +22,8 @@ def memory_of(policy: SchedulerPolicy) -> object:
 def introduce(state: State, memory: object) -> None:
     """Let the new policy observe the live requests as if they had just come to where they are, and remember."""
     for request in state.requests.values():
+        if request in state.followers:
+            continue
         state.tell("arrived", request)
         if request.id in state.swapped:
             state.tell("admitted", request)

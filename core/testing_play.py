@@ -34,7 +34,10 @@ class ConformanceError(AssertionError):
 
 
 class Arrival(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request.  ``tick`` is when it comes; the client leaves ``patience`` ticks later (0: never)."""
+    """A request.  ``tick`` is when it comes; the client leaves ``patience`` ticks later (0: never).
+
+    ``again``: it is another choice of the prompt of the arrival before it, if that is as long.
+    """
 
     tick: int
     prompt: int
@@ -45,6 +48,7 @@ class Arrival(msgspec.Struct, frozen=True, omit_defaults=True):
     tenant: str = "tenant"
     priority: int = 0
     program: str = ""
+    again: bool = False
 
 
 class Scenario(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -96,6 +100,9 @@ class Stingy:
 
     def reserve(self, request: RequestId, tokens: int, limit: int, keys: Sequence[int] = ()) -> object:
         return NotNow(1) if self._refuses() else self._it.reserve(request, tokens, limit, keys)
+
+    def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> object:
+        return NotNow(1) if self._refuses() else self._it.fork(parent, child, shared, tokens, limit)
 
     def swap_in(self, request: RequestId, tokens: int, limit: int, after: StepId) -> object:
         return NotNow(1) if self._refuses() else self._it.swap_in(request, tokens, limit, after)
@@ -215,16 +222,24 @@ class Play:
             each = arrivals[self._next]
             self._next += 1
             self.device.output[self._next] = each.output
-            keys = self._keys(each.prompt)
+            first = self._first(self._next)
+            keys, parent = self._keys(each.prompt, first), first if first < self._next else 0
             asked = (each.prompt, each.max_tokens, each.klass, each.tenant, 0, keys, each.priority, each.program)
-            events.append(Submitted(self._next, *asked))
+            events.append(Submitted(self._next, *asked, parent))
         return events
 
-    def _keys(self, prompt: int) -> list[int]:
-        """Of the latest arrival's prompt, for who reuses prefixes: the beginning of one of three long ones."""
+    def _first(self, id: RequestId) -> RequestId:
+        """The first choice of a request's prompt."""
+        arrivals = self.scenario.arrivals
+        while id > 1 and arrivals[id - 1].again and arrivals[id - 2].prompt == arrivals[id - 1].prompt:
+            id -= 1
+        return id
+
+    def _keys(self, prompt: int, id: RequestId) -> list[int]:
+        """Of a request's prompt, for who reuses prefixes: the beginning of one of three long ones."""
         if not self.scheduler.state.allocator.reuses_prefixes:
             return []
-        first = self._next % 3 * 1000 + 1
+        first = id % 3 * 1000 + 1
         return list(range(first, first + prompt // self.scheduler.state.allocator.key_tokens))
 
     def _follow(self, it: Instruction) -> None:
@@ -265,6 +280,15 @@ def make_allocator(scenario: Scenario, *, stingy: bool = False) -> KVAllocator:
 REBUILD = UsePolicy("tested", {}, "conformance")
 
 
+def _in_order(arrivals: Sequence[Arrival]) -> tuple[Arrival, ...]:
+    """By time; other choices of a prompt have its length."""
+    ordered = sorted(arrivals, key=lambda each: each.tick)
+    for index in range(1, len(ordered)):
+        if ordered[index].again:
+            ordered[index] = msgspec.structs.replace(ordered[index], prompt=ordered[index - 1].prompt)
+    return tuple(ordered)
+
+
 def scenarios(allocators: Sequence[str]) -> st.SearchStrategy[Scenario]:
     """Workloads of up to a dozen requests that meet shortages of everything."""
     arrival = st.builds(
@@ -278,10 +302,9 @@ def scenarios(allocators: Sequence[str]) -> st.SearchStrategy[Scenario]:
         tenant=st.sampled_from(("tenant", "another", "a third")),
         priority=st.sampled_from((0, 0, -1, 5)),
         program=st.sampled_from(("", "a loop", "a chat")),
+        again=st.booleans(),
     )
-    arrivals = st.lists(arrival, min_size=1, max_size=12).map(
-        lambda many: tuple(sorted(many, key=lambda each: each.tick))
-    )
+    arrivals = st.lists(arrival, min_size=1, max_size=12).map(_in_order)
     return st.builds(
         Scenario,
         arrivals=arrivals,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from stepwell.core.forking import shared_tokens
 from stepwell.core.group import DecodeGroup
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, RequestView
@@ -32,6 +33,7 @@ class View:
         "_group",
         "_live",
         "_loose",
+        "_requests",
         "_seed",
         "_shares",
         "_speeds",
@@ -53,6 +55,7 @@ class View:
         limits: SchedulerLimits,
         allocator: KVAllocator,
         group: DecodeGroup,
+        requests: dict[RequestId, Request],
         waiting: dict[RequestId, Request],
         loose: dict[RequestId, Request],
         swapped: dict[RequestId, Request],
@@ -63,6 +66,7 @@ class View:
         self._allocator = allocator
         self._group = group
         self._loose = loose
+        self._requests = requests
         self._waiting = waiting
         self._draining = draining
         self._seed = limits.seed
@@ -108,19 +112,34 @@ class View:
 
     def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
         tokens = request.limit if request.protected else request.known
-        return self._allocator.pages_missing(tokens, request.limit, headroom, self._keys(request.id))
+        pages, keys = self._found(request.id)
+        return self._allocator.pages_missing(tokens, request.limit, headroom - pages, keys)
 
     def pages_needed(self, request: RequestView) -> int:
         tokens = request.limit if request.protected else request.known
-        return self._allocator.pages_needed(tokens, request.limit, self._keys(request.id))
+        pages, keys = self._found(request.id)
+        return self._allocator.pages_needed(tokens, request.limit, keys) - pages
 
     def cached_tokens(self, request: RequestView) -> int:
-        return self._allocator.cached_tokens(self._keys(request.id))
+        waiting = self._waiting.get(request.id)
+        if waiting is None:
+            return 0
+        return shared_tokens(waiting, self._requests) or self._allocator.cached_tokens(
+            waiting.prefix_keys(self._allocator.key_tokens)
+        )
 
-    def _keys(self, id: RequestId) -> Sequence[int]:
-        """Of a waiting request; one that comes back from the host brings its pages along."""
+    def _found(self, id: RequestId) -> tuple[int, Sequence[int]]:
+        """Pages that a waiting request would share with its parent, or else the keys by which it may find some.
+
+        One that comes back from the host brings its pages along.
+        """
         request = self._waiting.get(id)
-        return request.prefix_keys(self._allocator.key_tokens) if request is not None else ()
+        if request is None:
+            return 0, ()
+        shared = shared_tokens(request, self._requests) if request.parent else 0
+        if shared:
+            return shared // self.page_size if self._allocator.shares_pages else 0, ()
+        return 0, request.prefix_keys(self._allocator.key_tokens)
 
     def slice_pages(self, request: RequestView, tokens: int) -> int:
         missing = request.computed + tokens - request.capacity

@@ -134,7 +134,7 @@ class _Narrator:
     def _begin(self, snapshot: SchedulerSnapshot | None) -> None:
         if snapshot is None:
             return
-        self._waiting = dict.fromkeys(snapshot.waiting)
+        self._waiting = dict.fromkeys([*snapshot.waiting, *snapshot.followers])
         self._swapped = dict.fromkeys(snapshot.swapped)
         self._inflight += [False for _ in snapshot.inflight]
         for each in snapshot.requests:
@@ -152,6 +152,7 @@ class _Narrator:
                     each.tenant,
                     priority=each.priority,
                     program=each.program,
+                    parent=each.parent,
                 )
                 self._totals.arrival_ns = each.arrival_ns
                 self._totals.preemptions = each.preemptions
@@ -246,7 +247,8 @@ class _Narrator:
         there.append(f"{waiting} ({named(list(self._waiting))})" if self._waiting else waiting)
         if self._swapped:
             there.append(f"{len(self._swapped)} swapped out")
-        self._say(now_ns, f"arrives; {', '.join(there)}")
+        choice = f", another choice of the prompt of request {event.parent}" if event.parent else ""
+        self._say(now_ns, f"arrives{choice}; {', '.join(there)}")
 
     def _enter(self, now_ns: int, item: Admitted | Resumed) -> None:
         id = item.request
@@ -270,7 +272,9 @@ class _Narrator:
             self._totals.waited_ns = waited_ns
             text = f"is admitted after {seconds(waited_ns)} in line"
         if isinstance(item, Admitted) and item.cached:
-            text += f", {many(item.cached, 'token')} of its prompt found in the cache"
+            parent = self._arrived.parent if self._arrived is not None else 0
+            whence = f"shared with request {parent}" if parent else "found in the cache"
+            text += f", {many(item.cached, 'token')} of its prompt {whence}"
         reasons = wait.reasons(now_ns)
         self._say(now_ns, f"{text}: {reasons}" if reasons else text)
 

@@ -85,7 +85,8 @@ class _Teller:
             ended = f": {named(event.ended)} ended" if event.ended else ""
             return f"done {event.step}{ended}"
         if isinstance(event, Submitted):
-            return f"arrive {event.request} ({event.klass}, {many(event.prompt_tokens, 'token')})"
+            choice = f", a choice of {event.parent}'s prompt" if event.parent else ""
+            return f"arrive {event.request} ({event.klass}, {many(event.prompt_tokens, 'token')}{choice})"
         if isinstance(event, StepFailed):
             lost = ", device lost" if event.device_lost else ""
             return f"STEP {event.step} FAILED ({event.reason}{lost}; blamed: {named(event.blamed) or 'nobody'})"

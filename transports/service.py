@@ -295,9 +295,12 @@ class Service:
         self._open[generation] = None
         try:
             for prompt, own in zip(prompts, keys or [[] for _ in prompts], strict=True):
+                parent: RequestId = 0
                 for index in range(wants.n):
-                    choices.append(self._submit(len(choices), index, prompt, own, wants, stops))
-                    self._watched[choices[-1].stream.request] = (choices[-1], generation)
+                    choices.append(self._submit(len(choices), index, prompt, own, wants, stops, parent))
+                    request = choices[-1].stream.request
+                    self._watched[request] = (choices[-1], generation)
+                    parent = parent or request
         except BaseException:
             generation.close()
             raise
@@ -306,7 +309,14 @@ class Service:
         return generation
 
     def _submit(
-        self, place: int, index: int, prompt: list[int], keys: list[int], wants: Wants, stops: StopStrings
+        self,
+        place: int,
+        index: int,
+        prompt: list[int],
+        keys: list[int],
+        wants: Wants,
+        stops: StopStrings,
+        parent: RequestId,
     ) -> Choice:
         standing = wants.standing
         sampling = wants.sampling if index == 0 else _of_a_later_choice(wants.sampling, index)
@@ -324,6 +334,7 @@ class Service:
             keys=keys,
             salt=self.keys.salt(wants.standing.tenant),
             sampling=sampling,
+            parent=parent,
         )
         pipeline = TextPipeline(
             self.model.tokenizer,

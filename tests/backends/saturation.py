@@ -26,12 +26,16 @@ from stepwell.tests.backends.driving import SALT
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request; ``leaves_at`` is after how many tokens, of everybody together, its client leaves (0: it stays)."""
+    """A request; ``leaves_at`` is after how many tokens, of everybody together, its client leaves (0: it stays).
+
+    ``after``: it is another choice of the prompt of the request so many places before it (0: a first one).
+    """
 
     prompt: list[int]
     max_tokens: int
     sampling: SamplingParams
     leaves_at: int = 0
+    after: int = 0
 
 
 class Said(msgspec.Struct):
@@ -54,16 +58,20 @@ SAMPLINGS = (
 
 
 def crowd_of(
-    count: int, vocabulary: int, *, prompts: tuple[int, int], answers: tuple[int, int], seed: int
+    count: int, vocabulary: int, *, prompts: tuple[int, int], answers: tuple[int, int], seed: int, choices: int = 1
 ) -> list[Asked]:
-    """Requests drawn from a seed; a quarter of their clients leave at some moment."""
+    """Requests drawn from a seed, ``choices`` of each prompt; a quarter of their clients leave at some moment."""
     dice = random.Random(seed)
-    asked = []
+    asked: list[Asked] = []
     for index in range(count):
-        prompt = [dice.randrange(vocabulary) for _ in range(dice.randint(*prompts))]
+        after = index % choices
+        if after:
+            prompt = asked[index - after].prompt
+        else:
+            prompt = [dice.randrange(vocabulary) for _ in range(dice.randint(*prompts))]
         sampling = msgspec.structs.replace(SAMPLINGS[index % len(SAMPLINGS)], seed=index)
         leaves_at = dice.randrange(1, count * answers[0] // 2) if dice.random() < 0.25 else 0
-        asked.append(Asked(prompt, dice.randint(*answers), sampling, leaves_at))
+        asked.append(Asked(prompt, dice.randint(*answers), sampling, leaves_at, after))
     return asked
 
 
@@ -89,7 +97,8 @@ class House:
     """An engine on a backend, for one crowd after another.
 
     ``preemptions`` are counted by mode, ``left`` by the state in which a client left; ``fullest`` is the most pages
-    that were in use at once, ``cached`` how many tokens were found computed.
+    that were in use at once, ``cached`` how many tokens were found computed, ``copied`` how many pages within the
+    device were copied.
     """
 
     backend: TorchBackend
@@ -100,6 +109,7 @@ class House:
     preemptions: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
     cached: int = 0
+    copied: int = 0
 
     def serve(self, asked: Sequence[Asked]) -> list[Said]:
         """All at once; their tokens and how they ended.  The pool is as it was, afterwards."""
@@ -116,6 +126,7 @@ class House:
         def observe(now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
             self.preemptions.update(each.mode for each in out if isinstance(each, Preempted))
             self.cached += sum(each.cached for each in out if isinstance(each, Admitted))
+            self.copied += sum(len(each.copies) for each in out if isinstance(each, Launch))
             self.fullest = max(self.fullest, state.allocator.usage().used)
 
         async def main() -> None:
@@ -135,8 +146,16 @@ class House:
                 tasks.start_soon(engine.run)
                 for each in asked:
                     keys = page_keys(each.prompt, info.page_size, SALT) if state.allocator.reuses_prefixes else ()
+                    parent = streams[-each.after].request if each.after else 0
                     streams.append(
-                        engine.submit(each.prompt, each.max_tokens, keys=keys, salt=SALT, sampling=each.sampling)
+                        engine.submit(
+                            each.prompt,
+                            each.max_tokens,
+                            keys=keys,
+                            salt=SALT,
+                            sampling=each.sampling,
+                            parent=parent,
+                        )
                     )
                 for stream in streams:
                     tasks.start_soon(read, stream)
@@ -160,7 +179,7 @@ def check_identity(asked: Sequence[Asked], crowds: Sequence[Sequence[Said]], alo
     for index, request in enumerate(asked):
         if all(crowd[index] == Said(reason="cancelled") for crowd in crowds):
             continue
-        (own,) = alone.serve([msgspec.structs.replace(request, leaves_at=0)])
+        (own,) = alone.serve([msgspec.structs.replace(request, leaves_at=0, after=0)])
         assert len(own.logprobs) == (len(own.tokens) if request.sampling.logprobs >= 0 else 0), index
         for crowd in crowds:
             said, right = crowd[index], own

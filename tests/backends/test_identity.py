@@ -7,6 +7,7 @@ last bit, greedy and seeded, on the backend that promises it (``deterministic``,
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,27 @@ def saturate(
 def test_ou_4_pr_1_every_answer_at_saturation_is_the_one_alone(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "model.gguf")
     saturate(path, SHAPE.vocab_size, depths=(1, 2), prompts=(1, 40), answers=(8, 24))
+
+
+@pytest.mark.parametrize("allocator", ["paged", "prefix", "contiguous"])
+@pytest.mark.parametrize("page_size", [1, 4, 7])
+def test_ou_4_choices_of_a_prompt_are_the_requests_that_each_is_alone(
+    tmp_path: Path, allocator: str, page_size: int
+) -> None:
+    """Eight prompts of four choices each, greedy and seeded, in a pool that holds a few, at depth 1 and 2."""
+    backend_of = partial(make, write_gguf(tmp_path / "model.gguf"))
+    asked = crowd_of(32, SHAPE.vocab_size, prompts=(1, 30), answers=(8, 16), seed=page_size, choices=4)
+    pages = pages_of(asked, 8, page_size)
+    limits = {"token_budget": 96, "running_limit": 32}
+    backend = backend_of(pages=pages, host_pages=pages // 2, page_size=page_size, **limits)
+    crowds = []
+    for depth in (1, 2):
+        house = House(backend, RESTLESS, {**limits, "depth": depth, "options": {"percent": 20.0}}, allocator)
+        crowds.append(house.serve(asked))
+        assert house.preemptions["swap"] + house.preemptions["recompute"] > 20, house
+        assert house.cached > 50, house
+        assert (house.copied > 0) == (page_size > 1 or allocator == "contiguous"), house
+    check_identity(asked, crowds, House(backend_of(pages=200, page_size=16), scheduler={"running_limit": 16}))
 
 
 @pytest.mark.slow

@@ -116,7 +116,8 @@ class CountsAcrossInstances(Honest):
 
     def plan(self, view: SchedulerView) -> StepPlan:
         CountsAcrossInstances.plans += 1
-        return pack(view, self.line, seats=self.plans // 7 % 2 or None)
+        one = min(1, view.running_limit - view.running)
+        return pack(view, self.line, seats=one if self.plans // 7 % 2 else None)
 
 
 class CountsItsPlans(Honest):

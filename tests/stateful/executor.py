@@ -68,7 +68,8 @@ class Executor:
                 bound = min(event.max_tokens, self.cap - event.prompt_tokens)
                 rank = self.ranks.get(event.klass, 0)
                 keys = event.keys + self.answers(event.request, event.prompt_tokens)
-                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns, rank, keys)
+                row = Row(event.request, event.prompt_tokens, bound, event.expires_ns, rank, keys, event.parent)
+                row.origin = self.rows[event.parent].origin if event.parent else event.request
                 self.rows[row.id] = self.live[row.id] = row
             elif isinstance(event, StepDone):
                 self.done(event.step, event.ended)
@@ -161,6 +162,10 @@ class Executor:
         must(not row.seated and not row.swapped, f"request {row.id} admitted twice")
         for flight in self.flights:
             must(row.id not in flight.sampled, f"request {row.id} admitted while step {flight.step} samples it")
+        parent = self.live.get(row.parent)
+        must(
+            parent is None or parent.made > 0, f"request {row.id} admitted before its parent {row.parent} has a prompt"
+        )
         must(not row.expires_ns or row.begun or row.expires_ns > self.now_ns, f"request {row.id} started expired")
         row.seated = row.begun = True
         row.stored = row.found = it.cached
@@ -211,7 +216,12 @@ class Executor:
     def cells(self, row: Row, start: int, stop: int) -> list[Cell]:
         """What positions ``start`` to ``stop`` of a request hold."""
         keyed = {place: -key for place, key in enumerate(row.keys)}
-        return [(keyed.get(position // self.memory.page_size, row.id), position) for position in range(start, stop)]
+
+        def writer(position: int) -> int:
+            own = row.origin if position < row.prompt else row.id
+            return keyed.get(position // self.memory.page_size, own)
+
+        return [(writer(position), position) for position in range(start, stop)]
 
     # ---------------------------------------------------------------------------------------------- launches
 

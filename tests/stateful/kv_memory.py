@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 Cell = tuple[int, int]
-"""(request, position); in a page of a prompt with a key, (- key, position): whoever computes it writes the same."""
+"""(request, position), of a prompt (its first request, position); in a page of a prompt with a key, (- key, position):
+whoever computes it writes the same."""
 
 
 class Memory:

@@ -24,6 +24,9 @@ class Row:
     expires_ns: int = 0
     rank: int = 0
     keys: list[int] = field(default_factory=list)
+    parent: int = 0
+    origin: int = 0
+    """Whoever writes its prompt writes that of this request."""
     seated: bool = False
     swapped: bool = False
     begun: bool = False

@@ -52,6 +52,18 @@ class SchedulerMachine(RuleBasedStateMachine):
     def submit(self, prompt: int, max_tokens: int, klass: str, expires_in_ns: int, after_ns: int) -> None:
         self.world.send(self.world.submitted(prompt, max_tokens, klass, expires_in_ns), after_ns=after_ns)
 
+    @rule(
+        pick=PICKS,
+        max_tokens=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+        klass=st.sampled_from(("chat", "batch")),
+        expires_in_ns=st.sampled_from((0, 0, 1, 200)),
+        after_ns=SOON,
+    )
+    def choices(self, pick: int, max_tokens: list[int], klass: str, expires_in_ns: int, after_ns: int) -> None:
+        """Of the prompt of an earlier request."""
+        events = [self.world.forked(pick, each, klass, expires_in_ns) for each in max_tokens]
+        self.world.send(*events, after_ns=after_ns)
+
     @precondition(in_flight)
     @rule(after_ns=SOON)
     def step_done(self, after_ns: int) -> None:

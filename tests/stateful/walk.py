@@ -27,6 +27,7 @@ def setup_of(seed: int) -> Setup:
         max_waiting=draw.choice((0, 4, 20)),
         rejects=draw.random() < 0.3,
         honour_repeats=draw.random() < 0.8,
+        forks=draw.choice((0.0, 0.3, 0.7)),
         seed=draw.randrange(1 << 30),
     )
 
@@ -63,6 +64,8 @@ def walk(seed: int, turns: int) -> World:
 
 
 def arrival(world: World, draw: random.Random) -> Event:
+    if draw.random() < world.setup.forks:
+        return world.forked(draw.randrange(32), draw.randint(1, 8), "chat", draw.choice((0, 0, 0, 5, 100)))
     cap = world.setup.pages * world.setup.page_size
     return world.submitted(
         draw.randint(1, draw.choice((3, cap, cap + 1))),

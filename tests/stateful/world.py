@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stepwell.core import registry
+from stepwell.core.applying import new_table
 from stepwell.core.config import MemoryConfig
 from stepwell.core.events import (
     Cancel,
@@ -20,7 +21,8 @@ from stepwell.core.events import (
 )
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import SchedulerLimits
-from stepwell.core.protocols import SchedulerPolicy
+from stepwell.core.protocols import KVAllocator, Reservation, SchedulerPolicy
+from stepwell.core.request import Request
 from stepwell.core.scheduler import Scheduler
 from stepwell.tests.helpers.prompts import alike
 from stepwell.tests.stateful.chaos import Chaos
@@ -50,6 +52,8 @@ class Setup:
     max_waiting: int = 12
     rejects: bool = False
     honour_repeats: bool = True
+    forks: float = 0.0
+    """How often a random walk asks for another choice of a prompt."""
     seed: int = 0
 
 
@@ -61,10 +65,11 @@ class World:
     now_ns: int = 0
     last_id: int = 0
     events: list[Event] = field(default_factory=list)
+    choices: dict[int, int] = field(default_factory=dict)
+    """The parents of those who have one."""
 
     def __post_init__(self) -> None:
         it = self.setup
-        memory = MemoryConfig(allocator=it.allocator, pages=it.pages, page_size=it.page_size, host_pages=it.host_pages)
         limits = SchedulerLimits(
             token_budget=max(it.token_budget, it.running_limit),
             running_limit=it.running_limit,
@@ -76,15 +81,21 @@ class World:
         )
         self.scheduler = Scheduler(
             limits,
-            registry.make_allocator(memory),
+            self.allocator(),
             self.make_policy,
             it.policy,
             OPTIONS.get(it.policy),
             honour_repeats=it.honour_repeats,
         )
-        memory_model = Memory(it.pages, it.page_size, it.host_pages)
-        self.device = Executor(limits, memory_model, it.pages * it.page_size, self.answer_keys)
+        memory = Memory(it.pages, it.page_size, it.host_pages)
+        self.device = Executor(limits, memory, it.pages * it.page_size, self.answer_keys)
         self.device.rejects = it.rejects
+
+    def allocator(self) -> KVAllocator:
+        it = self.setup
+        return registry.make_allocator(
+            MemoryConfig(allocator=it.allocator, pages=it.pages, page_size=it.page_size, host_pages=it.host_pages)
+        )
 
     def make_policy(self, name: str, options: dict[str, object]) -> SchedulerPolicy:
         if name == "chaos":
@@ -105,6 +116,24 @@ class World:
         expires_ns = self.now_ns + expires_in_ns if expires_in_ns else 0
         return Submitted(self.last_id, prompt, max_tokens, klass, "t", expires_ns, self.keys(self.last_id, prompt))
 
+    def forked(self, pick: int, max_tokens: int, klass: str = "chat", expires_in_ns: int = 0) -> Submitted:
+        """Another choice of the prompt of a request, one time in four perhaps an ended one; a first one if none is.
+
+        Neither says anything that has a key: what a page of prompt and answer holds would depend on both.
+        """
+        rows = [row for row in self.device.live.values() if self.may_fork(row)] if pick % 4 else []
+        rows = rows or [row for row in self.device.rows.values() if self.may_fork(row)]
+        if not rows:
+            return self.submitted(1, max_tokens, klass, expires_in_ns)
+        row = rows[-1 - pick // 4 % min(len(rows), 8)]
+        event = self.submitted(row.prompt, max_tokens, klass, expires_in_ns)
+        event.keys, event.parent = list(row.keys), row.id
+        self.choices[event.request] = row.id
+        return event
+
+    def may_fork(self, row: Row) -> bool:
+        return row.prompt < self.device.cap and not self.answer_keys(row.id, row.prompt)
+
     def keys(self, id: int, tokens: int) -> list[int]:
         if not self.scheduler.state.allocator.reuses_prefixes:
             return []
@@ -112,7 +141,7 @@ class World:
 
     def answer_keys(self, id: int, prompt: int) -> list[int]:
         """Of what comes after its prompt: every other request says what a longer prompt like its own goes on with."""
-        keys = self.keys(id, self.device.cap + self.setup.page_size) if id % 2 else []
+        keys = self.keys(id, self.device.cap + self.setup.page_size) if id % 2 and id not in self.choices else []
         return keys[prompt // self.setup.page_size :]
 
     def ends(self, id: int) -> list[int]:
@@ -169,6 +198,9 @@ class World:
         must(list(state.requests) == list(device.live), "scheduler and device disagree on who is live")
         for id, row in device.live.items():
             self.compare(id, row)
+        for request in state.waiting.values():
+            if request.parent:
+                self.foresee(request)
         must(
             not device.live or bool(device.flights) or device.wake_ns > self.now_ns,
             f"requests {list(device.live)} wait, but no step is in flight and no time is named",
@@ -178,6 +210,21 @@ class World:
         request = self.scheduler.state.requests[id]
         numbers = (request.computed, request.generated, list(self.scheduler.state.allocator.table(id)))
         must(numbers == (row.stored, row.sampled, row.table), f"request {id}: {numbers} for the scheduler, {row}")
+
+    def foresee(self, request: Request) -> None:
+        """What a policy is told of a choice in line is what its admission would do now."""
+        state = self.scheduler.state
+        missing, needed = state.view.pages_missing(request), state.view.pages_needed(request)
+        cached, free = state.view.cached_tokens(request), state.allocator.free_pages
+        twin = self.allocator()
+        twin.load(state.allocator.dump())
+        own, state.allocator = state.allocator, twin
+        table = new_table(state, request)
+        state.allocator = own
+        must((missing == 0) == isinstance(table, Reservation), f"request {request.id}: {missing} missing, but {table}")
+        if isinstance(table, Reservation):
+            took = free - twin.free_pages
+            must((cached, needed) == (table.cached, took), f"request {request.id}: {cached} cached, {needed}; {table}")
 
     def drain(self) -> None:
         """Nothing new arrives: everybody ends within a bound that follows from the work left."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, ServerConfig, validate
+from stepwell.core.engine import Observer
 from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend, FaultScript, no_faults
 from stepwell.sim.cost.linear import Linear
@@ -43,6 +44,7 @@ def make_service(
     lengths: Mapping[int, int] | None = None,
     faults: FaultScript = no_faults,
     backend: Any = None,
+    observers: Sequence[Observer] = (),
     **model: Any,
 ) -> Service:
     """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts."""
@@ -62,7 +64,7 @@ def make_service(
             **model,
         }
     )
-    return Service(complete(validate(config)), made)
+    return Service(complete(validate(config)), made, observers=observers)
 
 
 def idle(service: Service) -> bool:

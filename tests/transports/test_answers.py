@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from stepwell.core.instructions import Launch
+from stepwell.core.events import Event
+from stepwell.core.instructions import Instruction, Launch
+from stepwell.core.journal_file import JournalWriter
 from stepwell.core.protocols import CostModel, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.sim.backend import EchoBackend
 from stepwell.sim.cost.linear import Linear
+from stepwell.sim.explain import explain
+from stepwell.tests.core.journals import replays
+from stepwell.tests.core.shells import header_of
 from stepwell.tests.transports.house import Call, chat, client, events, idle, make_service, visit
 
 
@@ -114,7 +120,7 @@ def test_ou_1_cached_tokens_are_those_of_the_prompt_once() -> None:
         chunks = events(http.post("/v1/chat/completions", json=chat("x" * 12, stream=True, **options)).text)
         assert chunks[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 8}
         metrics = http.get("/metrics").text
-        assert 'vllm:prefix_cache_hits_total{engine="0",model_name="echo"} 92.0' in metrics
+        assert 'vllm:prefix_cache_hits_total{engine="0",model_name="echo"} 36.0' in metrics
         assert idle(service)
 
 
@@ -130,6 +136,32 @@ def test_a_next_turn_finds_the_answer_over_http_and_websocket() -> None:
         while event.get("type") != "response.completed":
             event = json.loads(socket.receive_text())
         assert event["response"]["usage"]["input_tokens_details"]["cached_tokens"] == 16
+
+
+@pytest.mark.parametrize("allocator", ["paged", "prefix", "contiguous"])
+def test_choices_of_a_prompt_compute_it_once_and_the_journal_of_it_replays(tmp_path: Path, allocator: str) -> None:
+    """200 tokens and, for each of seven others, the last of them again; then one token a step for all eight."""
+    prompt = "say it again" * 16 + "12345678"
+    steps: list[Launch] = []
+
+    def observe(now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
+        steps.extend(each for each in out if isinstance(each, Launch))
+        writer.observe(now_ns, events, out)
+
+    service = make_service(memory={"allocator": allocator, "pages": 1200}, observers=[observe])
+    writer = JournalWriter(tmp_path / "run.jsonl", header_of(service.config, service.scheduler), lambda: b"null")
+    with client(service) as http:
+        answer = http.post("/v1/chat/completions", json=chat(prompt, n=8, max_tokens=220)).json()
+        assert idle(service)
+    writer.close()
+    assert [each["message"]["content"] for each in answer["choices"]] == [prompt] * 8
+    slices = [row for each in steps for row in each.slices]
+    assert slices == [(1, 0, 200, True), *((id, 199, 1, True) for id in range(2, 9))]
+    assert sum(len(each.copies) for each in steps) == 7 * (50 if allocator == "contiguous" else 1)
+    assert replays(tmp_path / "run.jsonl").steps == len(steps)
+    story = " ".join(explain(tmp_path / "run.jsonl", 5).lines())
+    assert "another choice of the prompt of request 1;" in story
+    assert "199 tokens of its prompt shared with request 1" in story
 
 
 def test_long_prompts_are_keyed_off_the_loop_and_alike() -> None:

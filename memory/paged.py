@@ -56,7 +56,7 @@ class Paged:
 
     @property
     def returning_pages(self) -> int:
-        return self._pool.returning_pages
+        return self._pool.returning.pages
 
     @property
     def free_host_pages(self) -> int:

@@ -56,17 +56,18 @@ class Prefix:
         self.total_pages = pages
         self._index = PrefixIndex(ORDERS[options.eviction])
         self._pool = PrefixPool(pages, self._index)
+        self._blank = self._pool.blank
         self._tables = PageTables(self._pool, page_size, host_pages)
 
     # ------------------------------------------------------------------------------------------------ questions
 
     @property
     def free_pages(self) -> int:
-        return self._pool.free_pages
+        return self._blank.free_pages + self._index.idle
 
     @property
     def returning_pages(self) -> int:
-        return self._pool.returning_pages
+        return self._blank.returning.pages + len(self._pool.waiting)
 
     @property
     def free_host_pages(self) -> int:
@@ -81,7 +82,9 @@ class Prefix:
 
     def pages_missing(self, tokens: int, limit: int, headroom: int = 0, keys: Sequence[int] = ()) -> int:
         """Exact: ``reserve`` succeeds if and only if it is 0 with no headroom, and so does ``swap_in`` without keys."""
-        return max(0, headroom + self.pages_needed(tokens, limit, keys) - self.free_pages)
+        needed = self.pages_needed(tokens, limit, keys) if keys else -(-tokens // self.page_size)
+        missing = headroom + needed - self._blank.free_pages - self._index.idle
+        return missing if missing > 0 else 0
 
     def pages_needed(self, tokens: int, limit: int, keys: Sequence[int] = ()) -> int:
         """Pages that hold ``tokens``, less those that others hold (or steps in flight) and that ``keys`` find.
@@ -176,11 +179,7 @@ class Prefix:
         parent = index.by_page[table[place - 1]] if place else None
         if parent is not None and parent.key != keys[place - 1]:
             return
-        while place < last and keys[place] not in index.by_key:
-            page = table[place]
-            parent = index.add(keys[place], page, parent)
-            self._tables.holders.counts.setdefault(page, 1)
-            place += 1
+        place += index.add(keys[place:last], table[place:last], parent, self._tables.holders.counts)
         if place > self._tables.leading.get(request, 0):
             self._tables.leading[request] = place
 

@@ -8,7 +8,7 @@ bisection.  An entry is *idle* while no request holds its page: then the page ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush, heappushpop
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -78,13 +78,23 @@ class PrefixIndex:
                 high = middle
         return found
 
-    def add(self, key: int, page: Page, parent: Entry | None) -> Entry:
-        """Enter a page that somebody holds; neither key nor page are known yet."""
-        self._clock += 1
-        entry = self.by_key[key] = self.by_page[page] = Entry(key, page, parent, self._clock)
-        if parent is not None:
-            parent.children += 1
-        return entry
+    def add(self, keys: Sequence[int], pages: Sequence[Page], parent: Entry | None, holders: dict[Page, int]) -> int:
+        """Enter pages that somebody holds, one behind the other, up to the first whose key is known; how many were.
+
+        ``holders`` counts who holds findable pages, so from now on these, too.
+        """
+        by_key, by_page, clock = self.by_key, self.by_page, self._clock
+        for key, page in zip(keys, pages, strict=True):
+            if key in by_key:
+                break
+            clock += 1
+            entry = by_key[key] = by_page[page] = Entry(key, page, parent, clock)
+            if parent is not None:
+                parent.children += 1
+            parent = entry
+            holders.setdefault(page, 1)
+        added, self._clock = clock - self._clock, clock
+        return added
 
     def release(self, entry: Entry) -> None:
         """Nobody holds it any more.  Children are released before their parents."""
@@ -102,27 +112,31 @@ class PrefixIndex:
     def evict(self, count: int) -> list[Page]:
         """Give up ``count`` idle pages, there must be as many; in the order in which they went."""
         pages: list[Page] = []
-        line, by_page = self._line, self.by_page
-        after: tuple[int, int, Page] | None = None
+        line, by_key, by_page, worth = self._line, self.by_key, self.by_page, self._worth
+        entry: Entry | None = None
         while len(pages) < count:
-            # A parent is mostly the next to go, and then never gets into the line.
-            _, stamp, page = heappop(line) if after is None else heappushpop(line, after)
-            after = None
-            entry = by_page.get(page)
-            if entry is None or entry.stamp != stamp:
-                continue
+            if entry is None:
+                _, stamp, page = heappop(line)
+                entry = by_page.get(page)
+                if entry is None or entry.stamp != stamp:
+                    entry = None
+                    continue
             self._floor = entry.worth
-            self.idle -= 1
-            del self.by_key[entry.key], by_page[page]
-            pages.append(page)
-            parent = entry.parent
+            del by_key[entry.key], by_page[entry.page]
+            pages.append(entry.page)
+            parent, entry = entry.parent, None
             if parent is not None:
                 parent.children -= 1
                 if parent.stamp and not parent.children:
-                    parent.worth = self._worth(parent, parent.worth)
+                    parent.worth = worth(parent, parent.worth)
                     after = parent.worth, parent.stamp, parent.page
-        if after is not None:
-            heappush(line, after)
+                    if line and line[0] < after:
+                        heappush(line, after)
+                    else:
+                        entry = parent  # mostly the next to go, and then never in the line
+        if entry is not None:
+            heappush(line, (entry.worth, entry.stamp, entry.page))
+        self.idle -= count
         return pages
 
     def clear(self) -> list[Page]:

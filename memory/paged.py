@@ -109,7 +109,7 @@ class Paged:
         """Pages full of ``shared`` tokens are the parent's too; of the next one its part is copied."""
         return self._tables.fork(parent, child, shared, tokens, limit)
 
-    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """Nothing: nobody looks for it."""
 
     def forget(self) -> None:

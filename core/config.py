@@ -68,7 +68,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """KV pages and who hands them out."""
 
-    allocator: Name = "paged"
+    allocator: Name = "prefix"
     options: Options = {}
     page_size: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16
     """Token positions in a page."""

@@ -101,8 +101,11 @@ class KVAllocator(Protocol):
         """
         ...
 
-    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
-        """The request's first ``tokens`` are computed for good: the full pages among them with keys become findable."""
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
+        """The request's first ``tokens`` are computed for good: the full pages among them with keys become findable.
+
+        They are counted to ``tenant``, where that matters.
+        """
         ...
 
     def forget(self) -> None:

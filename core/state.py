@@ -141,7 +141,7 @@ class State:
         """What a finished step computed of prompts can be found from now on, unless its request left meanwhile."""
         for request, tokens in step.computed:
             if request.state is PREFILLING or request.state is DECODING:
-                self.allocator.publish(request.id, tokens, request.keys)
+                self.allocator.publish(request.id, tokens, request.keys, request.tenant)
 
     def publish_answer(self, id: RequestId, keys: list[int]) -> None:
         """``keys`` identify pages behind those of a request's prompt; they can be found from now on as far as they are
@@ -151,7 +151,7 @@ class State:
             return
         if request.state is PREFILLING or request.state is DECODING:
             tokens = request.computed - sum(step.samples(request) for step in self.inflight)
-            self.allocator.publish(id, tokens, request.keys + keys)
+            self.allocator.publish(id, tokens, request.keys + keys, request.tenant)
 
     def finish(self, request: Request, reason: FinishReason, tokens: int, why: str = "") -> None:
         """The request's one end: pages given back (after the last step that names them), everybody told."""

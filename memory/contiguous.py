@@ -141,7 +141,7 @@ class Contiguous:
         self.free_pages -= count
         return extent
 
-    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """Nothing: nobody looks for it."""
 
     def forget(self) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stepwell.core.types import Page, StepId
-
-HELD: StepId = -1
-"""Instead of a step to wait for: others still hold the page."""
 
 
 class Holders:
@@ -21,16 +18,32 @@ class Holders:
         """One more; ``already`` hold it if it was not counted before."""
         self.counts[page] = self.counts.get(page, already) + 1
 
-    def leave(self, page: Page, after: StepId) -> StepId:
-        """One less, who asks to wait for step ``after``.  Returns the step to wait for in all, or ``HELD``."""
-        count = self.counts[page] - 1
-        if count:
-            self.counts[page] = count
-            if after > self.late.get(page, 0):
-                self.late[page] = after
-            return HELD
-        del self.counts[page]
-        return max(self.late.pop(page, 0), after)
+    def leave(self, pages: Iterable[Page], after: StepId) -> list[tuple[StepId, list[Page]]]:
+        """One less for each of ``pages``, who asks to wait for step ``after``.
+
+        Returns the pages that nobody holds any more, in their order, as runs that wait for the same step.
+        """
+        counts, late = self.counts, self.late
+        free: list[Page] = []
+        for page in pages:
+            count = counts[page] - 1
+            if not count:
+                del counts[page]
+                free.append(page)
+                continue
+            counts[page] = count
+            if after > late.get(page, 0):
+                late[page] = after
+        if not late:
+            return [(after, free)]
+        runs: list[tuple[StepId, list[Page]]] = []
+        for page in free:
+            until = max(late.pop(page, 0), after)
+            if runs and runs[-1][0] == until:
+                runs[-1][1].append(page)
+            else:
+                runs.append((until, [page]))
+        return runs
 
     def shared(self, table: Sequence[Page], leading: int) -> int:
         """How many of the ``leading`` pages of ``table`` others hold too: the first ones, if any.  O(log leading)."""

@@ -56,7 +56,7 @@ class Paged:
 
     @property
     def returning_pages(self) -> int:
-        return self._pool.returning_pages
+        return self._pool.returning.pages
 
     @property
     def free_host_pages(self) -> int:
@@ -109,7 +109,7 @@ class Paged:
         """Pages full of ``shared`` tokens are the parent's too; of the next one its part is copied."""
         return self._tables.fork(parent, child, shared, tokens, limit)
 
-    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """Nothing: nobody looks for it."""
 
     def forget(self) -> None:

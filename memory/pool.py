@@ -29,9 +29,9 @@ class PagePool(Protocol):
         """Blank pages, free when step ``after`` is done."""
         ...
 
-    def keep(self, page: Page, until: StepId) -> bool:
-        """Nobody holds ``page`` any more, which others may have: ``True`` if it is kept for what is in it, from step
-        ``until`` on; otherwise it is to be given."""
+    def keep(self, pages: list[Page], until: StepId) -> list[Page]:
+        """Nobody holds ``pages`` any more, which others may have: keep those of use for what is in them, from step
+        ``until`` on.  Returns the others, which are to be given."""
         ...
 
     def step_done(self, step: StepId) -> None: ...
@@ -46,20 +46,12 @@ class BlankState(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BlankPages:
-    """The pages freed last are handed out first.  ``free_pages`` and ``returning_pages`` count; nothing is kept."""
+    """The pages freed last are handed out first.  ``free_pages`` counts, ``returning`` are on their way back."""
 
     def __init__(self, pages: int) -> None:
         self.free_pages = pages
         self._free: list[Page] = list(range(pages))
-        self._returning: Quarantine[list[Page]] = Quarantine()
-
-    @property
-    def returning_pages(self) -> int:
-        return self._returning.pages
-
-    @property
-    def done(self) -> StepId:
-        return self._returning.done
+        self.returning: Quarantine[list[Page]] = Quarantine()
 
     def take(self, count: int) -> list[Page]:
         cut = self.free_pages - count
@@ -69,31 +61,31 @@ class BlankPages:
         return pages
 
     def give(self, pages: list[Page], after: StepId) -> None:
-        if not self._returning.hold(pages, after):
+        if not self.returning.hold(pages, after):
             self._free += pages
             self.free_pages += len(pages)
 
-    def keep(self, page: Page, until: StepId) -> bool:
-        """No: what is in it is of no use."""
-        return False
+    def keep(self, pages: list[Page], until: StepId) -> list[Page]:
+        """None: what is in them is of no use."""
+        return pages
 
     def step_done(self, step: StepId) -> None:
         """``InvariantError`` if ``step`` is before one already reported."""
-        for pages in self._returning.step_done(step):
+        for pages in self.returning.step_done(step):
             self._free += pages
             self.free_pages += len(pages)
 
     def state(self) -> BlankState:
         """The state as it is, sharing its lists: encode it before anything changes."""
-        return BlankState(self._returning.done, self._free, self._returning.rows())
+        return BlankState(self.returning.done, self._free, self.returning.rows())
 
     def restore(self, state: BlankState) -> None:
         """Become ``state``; whoever audits ``places`` says whether it makes sense."""
         self._free = list(state.free)
         self.free_pages = len(self._free)
-        self._returning.restore(state.done, state.returning)
+        self.returning.restore(state.done, state.returning)
 
     def places(self) -> list[Place]:
         """For ``audit.partition``; raises ``InvariantError`` if a count is wrong or a page overdue."""
         audit.same("the count of free pages", self.free_pages, len(self._free))
-        return [("the free list", self._free), *self._returning.places()]
+        return [("the free list", self._free), *self.returning.places()]

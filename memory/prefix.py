@@ -8,6 +8,7 @@ section 4.4; and its hash of a block with its prefix).  Pages that nobody holds 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -18,6 +19,7 @@ from stepwell.memory import audit, duties, snapshot
 from stepwell.memory.eviction import ORDERS, Eviction
 from stepwell.memory.prefix_index import Entry, IndexState, PrefixIndex
 from stepwell.memory.prefix_pool import PrefixPool, PrefixPoolState, check_findable
+from stepwell.memory.quotas import Quotas
 from stepwell.memory.snapshot import Shape
 from stepwell.memory.tables import PageTables, TablesState
 
@@ -43,30 +45,35 @@ class Prefix:
     shares_pages = True
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """What goes first when room is needed."""
+        """What goes first when room is needed, and how much a tenant may keep."""
 
         eviction: Eviction = "lru"
         """``lru``: left longest ago; ``fifo``: computed longest ago; ``lfu``: found least often; ``cost``: cheapest to
         compute again."""
+
+        quota: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] = {}
+        """Shares of the pool, by tenant: whoever's requests left more findable than that gives up first."""
 
     def __init__(self, options: Options, *, pages: int, page_size: int, host_pages: int) -> None:
         """``pages`` device pages of ``page_size`` tokens, and ``host_pages`` to swap to; ``UserError`` if senseless."""
         self._shape = Shape(self.name, pages, page_size, host_pages)
         self.page_size = self.key_tokens = page_size
         self.total_pages = pages
-        self._index = PrefixIndex(ORDERS[options.eviction])
+        quotas = Quotas({tenant: int(share * pages) for tenant, share in options.quota.items()})
+        self._index = PrefixIndex(ORDERS[options.eviction], quotas)
         self._pool = PrefixPool(pages, self._index)
+        self._blank = self._pool.blank
         self._tables = PageTables(self._pool, page_size, host_pages)
 
     # ------------------------------------------------------------------------------------------------ questions
 
     @property
     def free_pages(self) -> int:
-        return self._pool.free_pages
+        return self._blank.free_pages + self._index.idle
 
     @property
     def returning_pages(self) -> int:
-        return self._pool.returning_pages
+        return self._blank.returning.pages + len(self._pool.waiting)
 
     @property
     def free_host_pages(self) -> int:
@@ -81,7 +88,9 @@ class Prefix:
 
     def pages_missing(self, tokens: int, limit: int, headroom: int = 0, keys: Sequence[int] = ()) -> int:
         """Exact: ``reserve`` succeeds if and only if it is 0 with no headroom, and so does ``swap_in`` without keys."""
-        return max(0, headroom + self.pages_needed(tokens, limit, keys) - self.free_pages)
+        needed = self.pages_needed(tokens, limit, keys) if keys else -(-tokens // self.page_size)
+        missing = headroom + needed - self._blank.free_pages - self._index.idle
+        return missing if missing > 0 else 0
 
     def pages_needed(self, tokens: int, limit: int, keys: Sequence[int] = ()) -> int:
         """Pages that hold ``tokens``, less those that others hold (or steps in flight) and that ``keys`` find.
@@ -161,7 +170,7 @@ class Prefix:
         """``InvariantError`` if one of them has no table; nothing is changed then either."""
         return self._tables.grow(requests)
 
-    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """``InvariantError`` if its table does not hold ``tokens``.
 
         Stops at a page whose key another page has: what builds on it here does not build on that one.
@@ -176,11 +185,7 @@ class Prefix:
         parent = index.by_page[table[place - 1]] if place else None
         if parent is not None and parent.key != keys[place - 1]:
             return
-        while place < last and keys[place] not in index.by_key:
-            page = table[place]
-            parent = index.add(keys[place], page, parent)
-            self._tables.holders.counts.setdefault(page, 1)
-            place += 1
+        place += index.add(keys[place:last], table[place:last], parent, self._tables.holders.counts, tenant)
         if place > self._tables.leading.get(request, 0):
             self._tables.leading[request] = place
 

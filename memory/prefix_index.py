@@ -8,18 +8,19 @@ bisection.  An entry is *idle* while no request holds its page: then the page ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush, heappushpop
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
 from stepwell.core.errors import InvariantError
 from stepwell.core.types import Page
 from stepwell.memory.eviction import Worth
+from stepwell.memory.quotas import Quotas
 
 NO_PAGE: Page = -1
 
-EntryRow = tuple[Page, Page, int, int, int, int, int]
-"""(page, its parent's page or ``NO_PAGE``, key, uses, born, stamp, worth)."""
+EntryRow = tuple[Page, Page, int, int, int, int, int, str]
+"""(page, its parent's page or ``NO_PAGE``, key, uses, born, stamp, worth, owner)."""
 
 
 class IndexState(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,9 +35,9 @@ class Entry:
     """A findable page.  ``stamp`` says when it became idle, 0: it is not; ``worth`` is its place in line, before
     it is a leaf that of the page evicted last when it became idle."""
 
-    __slots__ = ("born", "children", "depth", "key", "page", "parent", "stamp", "uses", "worth")
+    __slots__ = ("born", "children", "depth", "key", "owner", "page", "parent", "stamp", "uses", "worth")
 
-    def __init__(self, key: int, page: Page, parent: Entry | None, born: int) -> None:
+    def __init__(self, key: int, page: Page, parent: Entry | None, born: int, owner: str) -> None:
         self.key = key
         self.page = page
         self.parent = parent
@@ -44,6 +45,7 @@ class Entry:
         self.children = 0
         self.uses = 0
         self.born = born
+        self.owner = owner
         self.stamp = 0
         self.worth = 0
 
@@ -51,11 +53,13 @@ class Entry:
 class PrefixIndex:
     """See the module.  ``by_key`` and ``by_page`` hold the same entries (read them, don't write); ``idle`` counts."""
 
-    def __init__(self, worth: Worth) -> None:
+    def __init__(self, worth: Worth, quotas: Quotas | None = None) -> None:
         self.by_key: dict[int, Entry] = {}
         self.by_page: dict[Page, Entry] = {}
         self.idle = 0
         self._worth = worth
+        self._quotas = quotas or Quotas({})
+        self._limited = bool(self._quotas.most)
         self._clock = 0
         self._floor = 0
         # Idle leaves as (worth, stamp, page), and some that are neither any more.
@@ -78,18 +82,38 @@ class PrefixIndex:
                 high = middle
         return found
 
-    def add(self, key: int, page: Page, parent: Entry | None) -> Entry:
-        """Enter a page that somebody holds; neither key nor page are known yet."""
-        self._clock += 1
-        entry = self.by_key[key] = self.by_page[page] = Entry(key, page, parent, self._clock)
-        if parent is not None:
-            parent.children += 1
-        return entry
+    def add(
+        self,
+        keys: Sequence[int],
+        pages: Sequence[Page],
+        parent: Entry | None,
+        holders: dict[Page, int],
+        tenant: str = "",
+    ) -> int:
+        """Enter pages that somebody holds, one behind the other, up to the first whose key is known; how many were.
+
+        ``holders`` counts who holds findable pages, so from now on these, too.
+        """
+        owner = self._quotas.owner(tenant)
+        by_key, by_page, clock = self.by_key, self.by_page, self._clock
+        for key, page in zip(keys, pages, strict=True):
+            if key in by_key:
+                break
+            clock += 1
+            entry = by_key[key] = by_page[page] = Entry(key, page, parent, clock, owner)
+            if parent is not None:
+                parent.children += 1
+            parent = entry
+            holders.setdefault(page, 1)
+        added, self._clock = clock - self._clock, clock
+        return added
 
     def release(self, entry: Entry) -> None:
         """Nobody holds it any more.  Children are released before their parents."""
         self._clock += 1
         self.idle += 1
+        if entry.owner:
+            self._quotas.idle[entry.owner] += 1
         entry.stamp, entry.worth = self._clock, self._floor
         if not entry.children:
             self._line_up(entry)
@@ -97,32 +121,46 @@ class PrefixIndex:
     def hold(self, entry: Entry) -> None:
         """Somebody holds an idle entry again."""
         self.idle -= 1
+        if entry.owner:
+            self._quotas.idle[entry.owner] -= 1
         entry.stamp = 0
 
     def evict(self, count: int) -> list[Page]:
         """Give up ``count`` idle pages, there must be as many; in the order in which they went."""
         pages: list[Page] = []
-        line, by_page = self._line, self.by_page
-        after: tuple[int, int, Page] | None = None
+        line, by_key, by_page, worth = self._line, self.by_key, self.by_page, self._worth
+        entry: Entry | None = None
         while len(pages) < count:
-            # A parent is mostly the next to go, and then never gets into the line.
-            _, stamp, page = heappop(line) if after is None else heappushpop(line, after)
-            after = None
-            entry = by_page.get(page)
-            if entry is None or entry.stamp != stamp:
-                continue
+            if self._limited and (first := self._quotas.next(by_page)) is not None:
+                if entry is not None:
+                    heappush(line, (entry.worth, entry.stamp, entry.page))
+                entry = by_page[first]
+            if entry is None:
+                _, stamp, page = heappop(line)
+                entry = by_page.get(page)
+                if entry is None or entry.stamp != stamp:
+                    entry = None
+                    continue
+            if entry.owner:
+                self._quotas.idle[entry.owner] -= 1
             self._floor = entry.worth
-            self.idle -= 1
-            del self.by_key[entry.key], by_page[page]
-            pages.append(page)
-            parent = entry.parent
+            del by_key[entry.key], by_page[entry.page]
+            pages.append(entry.page)
+            parent, entry = entry.parent, None
             if parent is not None:
                 parent.children -= 1
                 if parent.stamp and not parent.children:
-                    parent.worth = self._worth(parent, parent.worth)
+                    parent.worth = worth(parent, parent.worth)
                     after = parent.worth, parent.stamp, parent.page
-        if after is not None:
-            heappush(line, after)
+                    if parent.owner:
+                        self._quotas.line_up(parent, by_page)
+                    if line and line[0] < after:
+                        heappush(line, after)
+                    else:
+                        entry = parent  # mostly the next to go, and then never in the line
+        if entry is not None:
+            heappush(line, (entry.worth, entry.stamp, entry.page))
+        self.idle -= count
         return pages
 
     def clear(self) -> list[Page]:
@@ -131,6 +169,7 @@ class PrefixIndex:
         self.by_key.clear()
         self.by_page.clear()
         self._line.clear()
+        self._quotas.clear()
         self.idle = 0
         return pages
 
@@ -139,6 +178,8 @@ class PrefixIndex:
             self._line_up_afresh()
         entry.worth = self._worth(entry, entry.worth)
         heappush(self._line, (entry.worth, entry.stamp, entry.page))
+        if entry.owner:
+            self._quotas.line_up(entry, self.by_page)
 
     def _line_up_afresh(self) -> None:
         by_page = self.by_page
@@ -155,7 +196,7 @@ class PrefixIndex:
     def state(self) -> IndexState:
         """The state as it is; its line follows from the entries."""
         rows = [
-            (it.page, it.parent.page if it.parent else NO_PAGE, it.key, it.uses, it.born, it.stamp, it.worth)
+            (it.page, it.parent.page if it.parent else NO_PAGE, it.key, it.uses, it.born, it.stamp, it.worth, it.owner)
             for it in self.by_key.values()
         ]
         return IndexState(self._clock, self._floor, rows)
@@ -164,13 +205,13 @@ class PrefixIndex:
         """Become ``state``; ``InvariantError`` if its entries do not form trees."""
         self.clear()
         self._clock, self._floor = state.clock, state.floor
-        for page, before, key, uses, born, stamp, worth in state.entries:
+        for page, before, key, uses, born, stamp, worth, owner in state.entries:
             parent = self.by_page.get(before)
             if (parent is None) != (before == NO_PAGE):
                 raise InvariantError(f"page {page} builds on page {before}, which is not findable")
             if key in self.by_key or page in self.by_page:
                 raise InvariantError(f"page {page} or key {key} is findable twice")
-            entry = self.by_key[key] = self.by_page[page] = Entry(key, page, parent, born)
+            entry = self.by_key[key] = self.by_page[page] = Entry(key, page, parent, born, owner)
             entry.uses, entry.stamp, entry.worth = uses, stamp, worth
             if parent is not None:
                 parent.children += 1
@@ -178,6 +219,13 @@ class PrefixIndex:
         self.idle = len(leaves)
         self._line = [(entry.worth, entry.stamp, entry.page) for entry in leaves if not entry.children]
         heapify(self._line)
+        for entry in leaves:
+            if entry.owner:
+                if entry.owner not in self._quotas.most:
+                    raise InvariantError(f"page {entry.page} is of {entry.owner!r}, who has no quota")
+                self._quotas.idle[entry.owner] += 1
+                if not entry.children:
+                    self._quotas.line_up(entry, self.by_page)
 
     def check(self) -> None:
         """Raise ``InvariantError`` unless parents are known wherever children are, and idle only where these are."""
@@ -198,6 +246,9 @@ class PrefixIndex:
                     raise InvariantError(f"page {parent.page} is idle, but page {entry.page} builds on it and is not")
         if (idle, len(self.by_key)) != (self.idle, len(self.by_page)):
             raise InvariantError(f"{idle} of {len(self.by_key)} entries are idle, but the count says {self.idle}")
+        for tenant, counted in self._quotas.idle.items():
+            if counted != sum(it.stamp > 0 for it in self.by_key.values() if it.owner == tenant):
+                raise InvariantError(f"{counted} idle pages are said to be of {tenant!r}")
         lined_up = {page for _, stamp, page in self._line if page in self.by_page and self.by_page[page].stamp == stamp}
         for key, entry in self.by_key.items():
             if entry.children != children.get(key, 0):

@@ -57,23 +57,23 @@ class PrefixPool(Generic[Where]):
     def __init__(self, pages: int, index: PageIndex[Where]) -> None:
         self.index = index
         self.waiting: dict[Page, StepId] = {}
-        self._blank = BlankPages(pages)
+        self.blank = BlankPages(pages)
 
     @property
     def free_pages(self) -> int:
-        return self._blank.free_pages + self.index.idle
+        return self.blank.free_pages + self.index.idle
 
     @property
     def returning_pages(self) -> int:
-        return self._blank.returning_pages + len(self.waiting)
+        return self.blank.returning.pages + len(self.waiting)
 
     @property
     def done(self) -> StepId:
-        return self._blank.done
+        return self.blank.returning.done
 
     def take(self, count: int) -> list[Page]:
         """Blank pages first."""
-        blank = self._blank
+        blank = self.blank
         short = count - blank.free_pages
         if short <= 0:
             return blank.take(count)
@@ -82,18 +82,21 @@ class PrefixPool(Generic[Where]):
         return evicted + blank.take(count - short)
 
     def give(self, pages: list[Page], after: StepId) -> None:
-        self._blank.give(pages, after)
+        self.blank.give(pages, after)
 
-    def keep(self, page: Page, until: StepId) -> bool:
-        """If it is findable."""
-        entry = self.index.by_page.get(page)
-        if entry is None:
-            return False
-        if until > self._blank.done:
-            self.waiting[page] = until
-        else:
-            self.index.release(entry)
-        return True
+    def keep(self, pages: list[Page], until: StepId) -> list[Page]:
+        """Those that are findable."""
+        by_page, release, waits = self.index.by_page, self.index.release, until > self.blank.returning.done
+        others: list[Page] = []
+        for page in pages:
+            entry = by_page.get(page)
+            if entry is None:
+                others.append(page)
+            elif waits:
+                self.waiting[page] = until
+            else:
+                release(entry)
+        return others
 
     def unwait(self, page: Page) -> StepId:
         """Somebody holds a page that was kept; returns the step that it waited for, 0 if none."""
@@ -101,7 +104,7 @@ class PrefixPool(Generic[Where]):
 
     def step_done(self, step: StepId) -> None:
         """``InvariantError`` if ``step`` is before one already reported."""
-        self._blank.step_done(step)
+        self.blank.step_done(step)
         if self.waiting:
             for page in [page for page, until in self.waiting.items() if until <= step]:
                 del self.waiting[page]
@@ -109,20 +112,20 @@ class PrefixPool(Generic[Where]):
 
     def forget(self) -> None:
         """What was kept is blank from here on, and nothing is findable."""
-        self._blank.give(self.index.clear(), 0)
+        self.blank.give(self.index.clear(), 0)
         for page, until in self.waiting.items():
-            self._blank.give([page], until)
+            self.blank.give([page], until)
         self.waiting.clear()
 
     # ---------------------------------------------------------------------------------------- snapshot and audit
 
     def state(self) -> PrefixPoolState:
         """The state as it is, sharing its lists: encode it before anything changes."""
-        return PrefixPoolState(self._blank.state(), list(self.waiting.items()))
+        return PrefixPoolState(self.blank.state(), list(self.waiting.items()))
 
     def restore(self, state: PrefixPoolState) -> None:
         """Become ``state``; whoever audits ``places`` says whether it makes sense."""
-        self._blank.restore(state.blank)
+        self.blank.restore(state.blank)
         self.waiting = dict(state.waiting)
 
     def places(self) -> list[Place]:
@@ -132,7 +135,7 @@ class PrefixPool(Generic[Where]):
             if page not in self.index.by_page or until <= self.done:
                 raise InvariantError(f"page {page} waits for step {until} to be idle, but need not")
         idle = ("the idle pages", self.index.idle_pages())
-        return [*self._blank.places(), idle, ("the findable pages that wait", list(self.waiting))]
+        return [*self.blank.places(), idle, ("the findable pages that wait", list(self.waiting))]
 
 
 def check_findable(index: PrefixIndex, tables: PageTables) -> None:

@@ -166,7 +166,7 @@ class Radix:
         """``InvariantError`` if one of them has no table; nothing is changed then either."""
         return self._tables.grow(requests)
 
-    def publish(self, request: RequestId, tokens: int, keys: Sequence[int]) -> None:
+    def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """``InvariantError`` if its table does not hold ``tokens``.
 
         Nothing if its pages are not those that hold the keys known already: what builds on them is another's.

@@ -15,7 +15,7 @@ from stepwell.core.protocols import CopyPlan, NotNow, Reservation
 from stepwell.core.types import Page, RequestId, StepId
 from stepwell.memory import audit, duties
 from stepwell.memory.audit import Place
-from stepwell.memory.holders import HELD, Holders
+from stepwell.memory.holders import Holders
 from stepwell.memory.host import HostState, HostTier
 from stepwell.memory.pool import PagePool
 from stepwell.memory.snapshot import TableRow
@@ -147,20 +147,15 @@ class PageTables:
     def _drop(self, pages: list[Page], leading: int, after: StepId) -> None:
         """Take over ``pages`` that left a table; of the first ``leading``, children are let go before parents."""
         if leading > 0:
-            gone = [page for page in reversed(pages[:leading]) if self._leave(page, after)]
-            pages = pages[leading:] + gone
+            front, pages = pages[:leading], pages[leading:]
+            for until, run in self.holders.leave(reversed(front), after):
+                gone = self._pool.keep(run, until)
+                if until == after:
+                    pages += gone
+                elif gone:
+                    self._pool.give(gone, until)
         if pages:
             self._pool.give(pages, after)
-
-    def _leave(self, page: Page, after: StepId) -> bool:
-        """``True`` if nobody holds or keeps it any more and it may go with the others, after ``after``."""
-        until = self.holders.leave(page, after)
-        if until == HELD or self._pool.keep(page, until):
-            return False
-        if until > after:
-            self._pool.give([page], until)
-            return False
-        return True
 
     def step_done(self, step: StepId) -> None:
         """``InvariantError`` if ``step`` is before one already reported."""

@@ -98,9 +98,10 @@ def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
     """Requests keyed by page, as the scheduler takes them; without keys if nobody would look at them.
 
     Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.  Where
-    the workload says nothing, a request shares with nobody; preempted, it finds its own pages again.
+    a request of such a trace has none, it shares with nobody; preempted, it finds its own pages again.  A workload that
+    says nothing of prefixes stays without keys: to keep pages that nobody finds costs more than the rest of a run.
     """
-    if not workload.key_tokens and not wanted:
+    if not workload.key_tokens:
         return workload
     requests = []
     last = 0
@@ -114,7 +115,7 @@ def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
     return msgspec.structs.replace(
         workload,
         requests=requests,
-        key_tokens=page_size if wanted and workload.key_tokens else workload.key_tokens,
+        key_tokens=page_size if wanted else workload.key_tokens,
         notes=[*workload.notes, *([note] if note else [])],
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from stepwell.core.engine import Engine
 from stepwell.core.events import Cancel, Stop
 from stepwell.core.instructions import Admitted
 from stepwell.core.page_keys import page_keys
+from stepwell.core.registry import complete
 from stepwell.core.sampling import SamplingParams
 from stepwell.core.streams import Stream
+from stepwell.sim.replay import replay
+from stepwell.sim.run import open_writer
 from stepwell.tests.core.house import DEPTHS, ROOM, House, house
 
 SALT = b"of a tenant"
@@ -71,6 +75,25 @@ def test_what_was_computed_before_a_stop_or_a_cancel_is_found(depth: int) -> Non
 
     it.serve(visit)
     assert found(it) == [0, full(10 + 25 - 1), 0, full(10 + 17)]
+
+
+@DEPTHS
+def test_a_live_journal_replays_with_what_the_next_turn_found(tmp_path: Path, depth: int) -> None:
+    it = house(depth, **KEPT, lengths=dict.fromkeys(range(1, 9), 11))
+    writer = open_writer(tmp_path / "live.jsonl", complete(it.case.config()), it.scheduler)
+    it.observers.append(writer.observe)
+
+    async def visit(engine: Engine) -> None:
+        said = [1, 2, 3]
+        for turn in range(4):
+            stream = ask(engine, said, 9 if turn % 2 else 100)
+            await stream.wait()
+            said += [*stream.tokens, 7]
+
+    it.serve(visit)
+    writer.close()
+    assert replay(writer.path).difference is None
+    assert found(it) == [0, 12, 20, 32]
 
 
 def test_only_who_has_the_salt_finds_it_and_only_if_one_was_given() -> None:

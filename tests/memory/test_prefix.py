@@ -246,3 +246,70 @@ def test_keys_are_equal_exactly_as_far_as_prompts_are() -> None:
     assert not set(page_keys([1, 2, 3, 4, 5, 6], 2, salt_of("tenant", b"secret 2"))) & set(first)
     assert page_keys([1], 2, salt) == []
     assert all(0 <= key < 1 << 64 for key in first)
+
+
+# ------------------------------------------------------------------------------------------------ quotas
+
+
+def keep(kv: Prefix, request: int, keys: list[int], tenant: str) -> None:
+    """A request of ``tenant`` that computes its prompt and leaves."""
+    tokens = len(keys) * SIZE
+    assert isinstance(kv.reserve(request, tokens, tokens, keys), Reservation)
+    kv.publish(request, tokens, keys, tenant)
+    kv.free(request)
+
+
+def kept(kv: Prefix, chains: dict[str, list[list[int]]]) -> dict[str, int]:
+    """Pages that are findable, by tenant."""
+    return {tenant: sum(kv.cached_tokens(keys) // SIZE for keys in many) for tenant, many in chains.items()}
+
+
+def test_whoever_keeps_more_than_its_quota_gives_up_first_and_keeps_its_quota() -> None:
+    """Ten pages: six of "large", used last, and four of "small".  Of the six, a fifth of the pool is safe."""
+    kv = pool(10, quota={"large": 0.2})
+    chains = {"small": [[1, 2], [3, 4]], "large": [[11, 12, 13], [14, 15, 16]]}
+    for request, (tenant, keys) in enumerate([(name, keys) for name, many in chains.items() for keys in many], 1):
+        keep(kv, request, keys, tenant)
+    assert kept(kv, chains) == {"small": 4, "large": 6}, "there is room"
+    for taken, left in ((1, (4, 5)), (2, (4, 4)), (4, (4, 2)), (5, (3, 2)), (8, (0, 2)), (9, (0, 1))):
+        assert isinstance(kv.reserve(9, taken * SIZE, 10 * SIZE), Reservation)
+        assert tuple(kept(kv, chains).values()) == left
+        kv.check()
+
+
+@pytest.mark.parametrize("eviction", ORDERS)
+def test_quotas_hold_through_anything(eviction: str) -> None:
+    """As long as somebody keeps too much, nobody else loses a page; and a loaded copy goes on the same."""
+    dice = random.Random(eviction)
+    quota = {"a": 0.25, "b": 0.0}
+    kv, twin = (pool(24, eviction=eviction, quota=quota) for _ in range(2))
+    chains = {
+        tenant: [[1000 * index + 100 * kind + place for place in range(6)] for kind in range(6)]
+        for index, tenant in enumerate(("a", "b", "c"), 1)
+    }
+    live: list[int] = []
+    for request in range(1, 1500):
+        tenant = dice.choice("abc")
+        keys = dice.choice(chains[tenant])[: dice.randint(1, 6)]
+        before, waits = kept(kv, chains), kv.dump()
+        answer = kv.reserve(request, len(keys) * SIZE, 99, keys)
+        if isinstance(answer, Reservation):
+            lost = {name: before[name] - count for name, count in kept(kv, chains).items()}
+            if lost["c"]:
+                assert idle(kv, "a") <= 6
+                assert idle(kv, "b") == 0
+            kv.publish(request, len(keys) * SIZE, keys, tenant)
+            live.append(request)
+        else:
+            assert kv.dump() == waits
+        while live and (len(live) > 5 or dice.random() < 0.5):
+            kv.free(live.pop(dice.randrange(len(live))))
+        if request % 50 == 0:
+            kv.check()
+            twin.load(kv.dump())
+            assert twin.dump() == kv.dump()
+            kv, twin = twin, kv
+
+
+def idle(kv: Prefix, tenant: str) -> int:
+    return sum(entry.owner == tenant and entry.stamp > 0 for entry in kv._index.by_page.values())

@@ -6,8 +6,8 @@
 
 Both get the same requests before the same step, and every step the same results.  Compared is, for each step, who
 computes how many tokens, who is admitted in which order, who is preempted, who ends.  vLLM runs in an environment of
-its own under ``.cache/parity-vllm`` (4 GB), in a process of its own, without a model.  Prints a line of JSON a workload;
-docs/vllm-parity.md says what the differences are.
+its own under ``.cache/parity-vllm`` (4 GB), in a process of its own, without a model.  Prints a line of JSON a
+workload; docs/vllm-parity.md says what the differences are.
 """
 
 from __future__ import annotations

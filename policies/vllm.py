@@ -45,6 +45,7 @@ class Vllm:
         self.line = OrderedLine(self.rank)
         self._turns: dict[RequestId, int] = {}
         self._next = 0
+        self._found = self._twice = 0
 
     def observe(self, event: PolicyEvent) -> None:
         self.line.observe(event)
@@ -55,12 +56,13 @@ class Vllm:
             self._turns.pop(event.request.id, None)
 
     def plan(self, view: SchedulerView) -> StepPlan:
+        self._found = self._twice = 0
         return pack(
             view,
             self.line,
             rank=self.turn,
             chunk=self._chunk(view),
-            admission=present_length,
+            admission=self.missing,
             reserve="slice",
             relief=self.make_do,
         )
@@ -68,6 +70,20 @@ class Vllm:
     def turn(self, request: RequestView, now_ns: int) -> Key:
         """The order of admission."""
         return (0, self._turns[request.id])
+
+    def missing(self, view: SchedulerView, request: RequestView, bound: int, alone: bool) -> int:
+        """Pages missing for the present length, and no more.
+
+        Idle pages of a prefix that somebody of the same plan finds too are not needed twice.  How many those are is not
+        known here: as many as can be, since the core ends the plan where somebody does not fit.  (But not before the
+        slices of running requests, which would be lost.)
+        """
+        found = view.cached_tokens(request) // view.page_size
+        twice = 0 if view.loose else self._twice + min(found, self._found)
+        short = max(0, view.pages_missing(request, bound) - twice)
+        if not short:
+            self._twice, self._found = twice, max(found, self._found)
+        return short
 
     def _chunk(self, view: SchedulerView) -> int:
         most = self.options.long_prefill_token_threshold
@@ -103,11 +119,6 @@ class Vllm:
     def load(self, data: Any) -> None:
         self._turns = {id: turn for turn, id in enumerate(data)}
         self._next = len(data)
-
-
-def present_length(view: SchedulerView, request: RequestView, bound: int, alone: bool) -> int:
-    """Pages missing for the present length, and no more."""
-    return view.pages_missing(request, bound)
 
 
 class _Shortage:

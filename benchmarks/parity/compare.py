@@ -16,8 +16,8 @@ EMPTY: Step = ([], [], [], [])
 class Score(msgspec.Struct):
     """Of one workload.  A decision is what a step does with one request.
 
-    ``steps_same`` counts every equal pair of steps, those after a difference too; ``steps_before`` only those before the
-    first difference of their episode.
+    ``steps_same`` counts every equal pair of steps, those after a difference too; ``steps_before`` only those before
+    the first difference of their episode.
     """
 
     episodes: int = 0

@@ -6,8 +6,8 @@ An episode starts on an empty machine, so that a difference voids the rest of it
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import msgspec
 
@@ -25,6 +25,9 @@ class Machine(msgspec.Struct, frozen=True):
     allocator: Literal["paged", "prefix"] = "paged"
     order: Literal["fcfs", "priority"] = "fcfs"
     long_prefill_token_threshold: int = 0
+    same_memory: bool = False
+    """vLLM's prefix cache is kept to the rules of ours: pages of prompts only, once the step that computes them is done.
+    By itself it also finds pages of answers, and pages that the step being planned will compute."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -65,10 +68,13 @@ class Workload(msgspec.Struct, frozen=True):
     """Tokens that prompts have in common with others; three kinds of them."""
     turns: bool = False
     """A prompt may go on where an earlier one and its answer ended."""
+    like: str = ""
+    """The workload whose requests these are, if it has none of its own."""
 
     def episodes(self, count: int, seed: int) -> Iterator[Episode]:
         for number in range(count):
-            yield Episode(self.machine, _Author(self, random.Random(f"{seed}/{self.name}/{number}")).write())
+            draws = random.Random(f"{seed}/{self.like or self.name}/{number}")
+            yield Episode(self.machine, _Author(self, draws).write())
 
 
 class _Author:
@@ -123,27 +129,42 @@ def answer(id: int) -> int:
 SMALL = Machine(pages=48)
 """Of pages there are fewer than seats could fill."""
 
+PREFIX = Machine(allocator="prefix")
+
 WORKLOADS = [
     Workload("light", "nothing is ever short", gap=(2, 12)),
     Workload("saturated", "all seats taken, a line, memory enough", gap=(0, 2)),
     Workload("no memory", "far more wanted than the pages hold", SMALL, gap=(0, 3), output=(20, 120)),
-    Workload("long prompts", "chunks over many steps, pages short", Machine(pages=120), long_every=4, gap=(0, 8)),
+    Workload("long prompts", "chunks over many steps, pages short", Machine(pages=96), long_every=4, gap=(0, 8)),
     Workload("capped prompts", "as above, long_prefill_token_threshold 40",
-             Machine(pages=120, long_prefill_token_threshold=40), long_every=4, gap=(0, 8)),
+             Machine(pages=96, long_prefill_token_threshold=40), long_every=4, gap=(0, 8)),
     Workload("bursts", "ten to twenty at once, then a pause", SMALL, gap=(30, 60), burst=(10, 20), requests=60),
     Workload("short outputs", "one to four tokens", Machine(token_budget=64), gap=(0, 1), output=(1, 4), requests=80),
     Workload("priority", "three priorities, pages short", Machine(pages=48, order="priority"), ranks=3, gap=(0, 3),
              output=(20, 100)),
     Workload("cancels", "half leave, waiting or running", SMALL, gap=(0, 3), output=(20, 80), cancelled=50),
     Workload("mixed", "priorities, long prompts, threshold, cancels, bursts",
-             Machine(pages=120, order="priority", long_prefill_token_threshold=48), ranks=2, long_every=6,
+             Machine(pages=96, order="priority", long_prefill_token_threshold=48), ranks=2, long_every=6,
              cancelled=20, burst=(1, 5), gap=(0, 20), requests=60),
-    Workload("shared prompts", "three system prompts, memory enough", Machine(allocator="prefix"), shared=(60, 200),
-             gap=(0, 4)),
+    Workload("shared prompts", "three system prompts, memory enough", PREFIX, shared=(60, 200), gap=(0, 4)),
+    Workload("shared, at once", "arrivals by threes, memory enough", PREFIX, shared=(60, 200), gap=(0, 12),
+             burst=(3, 3)),
     Workload("shared, no memory", "three system prompts, pages short", Machine(pages=60, allocator="prefix"),
              shared=(60, 200), output=(20, 100), gap=(0, 4)),
-    Workload("turns", "conversations, memory enough", Machine(allocator="prefix"), shared=(60, 200), turns=True,
-             gap=(0, 8)),
+    Workload("turns", "conversations, memory enough", PREFIX, shared=(60, 200), turns=True, gap=(0, 8)),
 ]  # fmt: skip
+
+
+def same_memory(workload: Workload) -> Workload:
+    return msgspec.structs.replace(
+        workload,
+        name=f"{workload.name}, same memory",
+        about="the same requests, vLLM's prefix cache kept to the rules of ours",
+        like=workload.name,
+        machine=msgspec.structs.replace(workload.machine, same_memory=True),
+    )
+
+
+WORKLOADS += [same_memory(each) for each in WORKLOADS if each.machine.allocator == "prefix"]
 
 BY_NAME: dict[str, Workload] = {each.name: each for each in WORKLOADS}

@@ -3,8 +3,8 @@
     python real.py FOLDER EPISODES DECISIONS
 
 ``FOLDER`` is a place for a model's ``config.json``: no model is loaded, but vLLM's configuration begins with one.  A
-line of ``EPISODES`` is a machine and its requests (``episodes.Episode``), a line of ``DECISIONS`` the list of the steps,
-each ``[tokens, admitted, preempted, ended]``.
+line of ``EPISODES`` is a machine and its requests (``episodes.Episode``), a line of ``DECISIONS`` the list of the
+steps, each ``[tokens, admitted, preempted, ended]``.
 """
 
 from __future__ import annotations
@@ -83,6 +83,11 @@ class Run:
         self.hasher = None
         if config.cache_config.enable_prefix_caching:
             self.hasher = get_request_block_hasher(config.cache_config.block_size, sha256)
+        self.computing: dict[str, int] = {}
+        self.coordinator = self.scheduler.kv_cache_manager.coordinator
+        self.make_findable = self.coordinator.cache_blocks
+        if episode["machine"]["same_memory"]:
+            self.coordinator.cache_blocks = self.later
         self.live: set[int] = set()
 
     def play(self) -> list[Any]:
@@ -136,9 +141,17 @@ class Run:
         ended = self.execute(out) if tokens else []
         return [sorted(tokens.items()), admitted, preempted, ended]
 
+    def later(self, request: Request, tokens: int) -> None:
+        """In the place of the memory's own: full pages of the prompt become findable when the step is done."""
+        self.computing[request.request_id] = min(tokens, request.num_prompt_tokens)
+
     def execute(self, out: Any) -> list[int]:
         """A token for everybody who has nothing left to compute: the end token for whoever is at its end."""
         ids = list(out.num_scheduled_tokens)
+        for id in ids:
+            if id in self.computing:
+                self.make_findable(self.scheduler.requests[id], self.computing[id])
+        self.computing.clear()
         sampled: list[list[int]] = []
         for id in ids:
             request = self.scheduler.requests[id]

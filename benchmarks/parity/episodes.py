@@ -26,7 +26,7 @@ class Machine(msgspec.Struct, frozen=True):
     order: Literal["fcfs", "priority"] = "fcfs"
     long_prefill_token_threshold: int = 0
     same_memory: bool = False
-    """vLLM's prefix cache is kept to the rules of ours: pages of prompts only, once the step that computes them is done.
+    """vLLM's prefix cache is kept to the rules of ours: pages of prompts only, once the step computing them is done.
     By itself it also finds pages of answers, and pages that the step being planned will compute."""
 
 

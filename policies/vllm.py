@@ -17,13 +17,13 @@ import msgspec
 from stepwell.core.plan import Part, Preemption, StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
 from stepwell.core.types import FOREVER, SWAPPING_IN, RequestId
-from stepwell.policies.line import Key, OrderedLine, Rank, by_arrival, by_class
+from stepwell.policies.line import Key, OrderedLine, Rank, by_arrival
 from stepwell.policies.toolkit import pack
 from stepwell.policies.victims import PreemptChoice, VictimRule, may_go
 
 
 class Vllm:
-    """First come, first served, or by class; chunked prefill; recomputes the last when pages run out."""
+    """First come, first served, or by priority; chunked prefill; recomputes the last when pages run out."""
 
     name = "vllm"
     promises = Promises(work_conserving=True, bounded_wait=True)
@@ -32,7 +32,7 @@ class Vllm:
         """vLLM's ``--scheduling-policy`` and ``--long-prefill-token-threshold``."""
 
         order: Literal["fcfs", "priority"] = "fcfs"
-        """``priority``: the better class first; still, running requests give way only when pages run out."""
+        """``priority``: the lowest number first; even so, running requests give way only when pages run out."""
         long_prefill_token_threshold: Annotated[int, msgspec.Meta(ge=0)] = 0
         """The most tokens of one prompt in a step while other requests live; 0: as many as the budget has."""
 
@@ -40,7 +40,7 @@ class Vllm:
         self.options = options
         self.rank: Rank = by_arrival
         if options.order == "priority":
-            self.rank = by_class
+            self.rank = by_priority
             self.promises = Promises(work_conserving=True, respects_rank=True)
         self.line = OrderedLine(self.rank)
         self._turns: dict[RequestId, int] = {}
@@ -119,6 +119,11 @@ class Vllm:
     def load(self, data: Any) -> None:
         self._turns = {id: turn for turn, id in enumerate(data)}
         self._next = len(data)
+
+
+def by_priority(request: RequestView, now_ns: int) -> Key:
+    """As the client asked for it; then arrival."""
+    return (request.priority, request.id)
 
 
 class _Shortage:

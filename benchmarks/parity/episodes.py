@@ -37,7 +37,7 @@ class Asked(msgspec.Struct, frozen=True):
     prompt: list[int]
     max_tokens: int
     output: int
-    rank: int = 0
+    priority: int = 0
     cancel: int = 0
 
 
@@ -61,7 +61,7 @@ class Workload(msgspec.Struct, frozen=True):
     output: Draw = (4, 40)
     long_every: int = 0
     """Every so many-th prompt is ten times as long."""
-    ranks: int = 1
+    priorities: int = 1
     cancelled: int = 0
     """So many in a hundred leave early."""
     shared: Draw = (0, 0)
@@ -112,7 +112,7 @@ class _Author:
         prompt = self.beginning(step) + self.tokens(length)
         if it.turns:
             self.said.append((step, prompt + [answer(id)] * (min(output, max_tokens))))
-        return Asked(step, prompt, max_tokens, output, draws.randrange(it.ranks), cancel)
+        return Asked(step, prompt, max_tokens, output, draws.randrange(it.priorities), cancel)
 
     def beginning(self, step: int) -> list[int]:
         old = [words for at, words in self.said if at + 40 <= step and len(words) < 400]
@@ -140,11 +140,11 @@ WORKLOADS = [
              Machine(pages=96, long_prefill_token_threshold=40), long_every=4, gap=(0, 8)),
     Workload("bursts", "ten to twenty at once, then a pause", SMALL, gap=(30, 60), burst=(10, 20), requests=60),
     Workload("short outputs", "one to four tokens", Machine(token_budget=64), gap=(0, 1), output=(1, 4), requests=80),
-    Workload("priority", "three priorities, pages short", Machine(pages=48, order="priority"), ranks=3, gap=(0, 3),
+    Workload("priority", "three priorities, pages short", Machine(pages=48, order="priority"), priorities=3, gap=(0, 3),
              output=(20, 100)),
     Workload("cancels", "half leave, waiting or running", SMALL, gap=(0, 3), output=(20, 80), cancelled=50),
     Workload("mixed", "priorities, long prompts, threshold, cancels, bursts",
-             Machine(pages=96, order="priority", long_prefill_token_threshold=48), ranks=2, long_every=6,
+             Machine(pages=96, order="priority", long_prefill_token_threshold=48), priorities=2, long_every=6,
              cancelled=20, burst=(1, 5), gap=(0, 20), requests=60),
     Workload("shared prompts", "three system prompts, memory enough", PREFIX, shared=(60, 200), gap=(0, 4)),
     Workload("shared, at once", "arrivals by threes, memory enough", PREFIX, shared=(60, 200), gap=(0, 12),

@@ -9,7 +9,7 @@ from stepwell.core import registry
 from stepwell.core.config import MemoryConfig
 from stepwell.core.events import Cancel, Event, StepDone, Submitted
 from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, PolicyFault, Preempted
-from stepwell.core.limits import ClassLimits, SchedulerLimits
+from stepwell.core.limits import SchedulerLimits
 from stepwell.core.page_keys import page_keys
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.types import RequestId
@@ -21,14 +21,12 @@ Step = tuple[list[tuple[RequestId, int]], list[RequestId], list[RequestId], list
 def make(episode: Episode) -> Scheduler:
     """vLLM bounds neither its line nor how often a request is preempted."""
     machine = episode.machine
-    ranks = 1 + max(each.rank for each in episode.requests)
     memory = MemoryConfig(allocator=machine.allocator, pages=machine.pages, page_size=machine.page_size)
     return Scheduler(
         SchedulerLimits(
             token_budget=machine.token_budget,
             running_limit=machine.running_limit,
             max_preemptions=0,
-            classes=tuple(ClassLimits(str(rank), rank) for rank in range(ranks)),
         ),
         registry.make_allocator(memory),
         registry.make_policy,
@@ -59,7 +57,8 @@ class Run:
             for id, each in requests:
                 if each.step == now:
                     keys = page_keys(each.prompt, self.episode.machine.page_size, b"") if self.reuses() else []
-                    events.append(Submitted(id, len(each.prompt), each.max_tokens, str(each.rank), keys=keys))
+                    asked = Submitted(id, len(each.prompt), each.max_tokens, keys=keys, priority=each.priority)
+                    events.append(asked)
                     self.live.add(id)
             self.done = []
             steps.append(self.read(self.scheduler.handle(now, events)))

@@ -120,7 +120,7 @@ class Run:
             sampling_params=sampling,
             pooling_params=None,
             arrival_time=float(id),
-            priority=each["rank"],
+            priority=each["priority"],
             block_hasher=self.hasher,
         )
         self.live.add(id)

@@ -27,9 +27,9 @@ def play(*requests: Asked, **machine: Any) -> list[str]:
     return [told(step) for step in Run(Episode(Machine(page_size=4, **machine), list(requests))).play()]
 
 
-def asked(step: int, prompt: int, output: int, rank: int = 0, cancel: int = 0) -> Asked:
+def asked(step: int, prompt: int, output: int, priority: int = 0, cancel: int = 0) -> Asked:
     """What a prompt says does not matter here."""
-    return Asked(step, [0] * prompt, output, output, rank, cancel)
+    return Asked(step, [0] * prompt, output, output, priority, cancel)
 
 
 def test_running_requests_go_first_and_the_rest_of_the_budget_admits() -> None:
@@ -84,7 +84,7 @@ def test_nobody_is_admitted_in_a_step_that_preempts() -> None:
 
 def test_priority_admits_the_better_one_and_sends_the_worst_away_wherever_it_runs() -> None:
     machine = {"order": "priority", "token_budget": 16, "running_limit": 3, "pages": 5}
-    steps = play(asked(0, 4, 6, rank=1), asked(0, 4, 6), asked(1, 4, 6), **machine)
+    steps = play(asked(0, 4, 6, priority=1), asked(0, 4, 6), asked(1, 4, 6), **machine)
     # 0: B is better than A; 1: both take a second page, the fifth is C's
     # 2: C needs a second: A, the worst, goes, although it runs before C and has had its token in this step
     # A needs 2 pages for its 6 tokens, and 1 is free until B has ended, in step 5
@@ -102,7 +102,7 @@ def test_priority_admits_the_better_one_and_sends_the_worst_away_wherever_it_run
 
 def test_who_sends_itself_away_ends_the_step_for_those_behind_it() -> None:
     machine = {"order": "priority", "token_budget": 16, "running_limit": 3, "pages": 7}
-    steps = play(asked(0, 4, 8), asked(1, 4, 8, rank=1), asked(2, 2, 6), **machine)
+    steps = play(asked(0, 4, 8), asked(1, 4, 8, priority=1), asked(2, 2, 6), **machine)
     # 5: A takes its third page for its 9th token, C its second for its 5th; with B's two that is all
     # 6: A goes on; B lacks a page for its 9th token, and is the worst itself: it goes, and C sits this step out
     # 7: B needs 3 pages for 9 tokens, 2 are free; 8: A has ended

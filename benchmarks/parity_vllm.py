@@ -37,6 +37,10 @@ NEEDLESS = ("torchvision", "torchaudio", "torchcodec")
 """Dependencies that a scheduler has no use for; they fail to import where they were built for another torch."""
 
 
+OWN = "vLLM finds pages of answers, and pages that the step being planned will compute, at once; Stepwell does not"
+RULES = "vLLM evicts cached pages before it preempts, and finds what follows a page computed twice; Stepwell does not"
+
+
 class UnavailableError(Exception):
     """vLLM is not there, and why."""
 
@@ -89,6 +93,14 @@ def share(part: int, whole: int) -> float:
     return 100.0 if part == whole else min(99.99, round(100 * part / whole, 2))
 
 
+def explained(workload: Workload, score: Score) -> str:
+    """What is known to be different; empty where nothing is, or nothing should be."""
+    machine = workload.machine
+    if not score.first or machine.allocator == "paged":
+        return ""
+    return RULES if machine.same_memory else f"{OWN}; {RULES}"
+
+
 def row(name: str, score: Score) -> dict[str, Any]:
     return {
         "bench": "parity-vllm",
@@ -99,6 +111,7 @@ def row(name: str, score: Score) -> dict[str, Any]:
         "decisions_same_pct": share(score.decisions_same, score.decisions),
         **{name: value for name, value in msgspec.structs.asdict(score).items() if name != "first"},
         "first_difference": score.first,
+        "explained": explained(BY_NAME[name], score),
     }
 
 

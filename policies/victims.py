@@ -52,8 +52,9 @@ def worst_first(
         ranked.sort(key=lambda each: (-each[0][0], rule(view, each[1]), -each[1].id))
     return [request for _, request in ranked]
 
+
 Relief = Callable[[SchedulerView, Rank, PreemptChoice, int, list[Part], bool, VictimRule | None], StepPlan]
-"""``(view, rank, mode, need, slices, decode, rule)``: a plan that makes do where ``need`` pages are more than are free."""
+"""``(view, rank, mode, need, slices, decode, rule)``: what to do in a step that needs more pages than are free."""
 
 
 def may_go(request: RequestView) -> bool:

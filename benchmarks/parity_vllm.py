@@ -38,8 +38,8 @@ NEEDLESS = ("torchvision", "torchaudio", "torchcodec")
 """Dependencies that a scheduler has no use for; they fail to import where they were built for another torch."""
 
 
-OWN = "vLLM finds pages of answers, and pages that the step being planned will compute, at once; Stepwell does not"
-RULES = "vLLM evicts cached pages before it preempts, and finds what follows a page computed twice; Stepwell does not"
+OWN = "vLLM finds pages as soon as a step is to compute them, and those of answers that run or were preempted"
+RULES = "vLLM evicts cached pages before it preempts, and finds what follows a page computed twice"
 
 
 class UnavailableError(Exception):

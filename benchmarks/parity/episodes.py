@@ -26,8 +26,8 @@ class Machine(msgspec.Struct, frozen=True):
     order: Literal["fcfs", "priority"] = "fcfs"
     long_prefill_token_threshold: int = 0
     same_memory: bool = False
-    """vLLM's prefix cache is kept to the rules of ours: pages of prompts only, once the step computing them is done.
-    By itself it also finds pages of answers, and pages that the step being planned will compute."""
+    """vLLM's prefix cache is kept to the rules of ours: pages are found once the step that computes them is done, and
+    those of an answer once it has ended.  By itself it finds them as soon as a step is to compute them."""
 
 
 class Asked(msgspec.Struct, frozen=True):

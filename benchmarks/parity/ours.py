@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from stepwell.benchmarks.parity.episodes import Episode
+from stepwell.benchmarks.parity.episodes import Asked, Episode, answer
 from stepwell.core import registry
 from stepwell.core.config import MemoryConfig
 from stepwell.core.events import Cancel, Event, StepDone, Submitted
@@ -53,10 +51,11 @@ class Run:
         while self.live or len(steps) <= last:
             now = len(steps)
             events = self.done
-            events += [Cancel(id) for id, each in requests if each.cancel == now and id in self.live]
+            leaving = [id for id, each in requests if each.cancel == now and id in self.live]
+            events += [Cancel(id, self.answer_keys(id)) for id in leaving]
             for id, each in requests:
                 if each.step == now:
-                    keys = page_keys(each.prompt, self.episode.machine.page_size, b"") if self.reuses() else []
+                    keys = self.keys(each.prompt)
                     asked = Submitted(id, len(each.prompt), each.max_tokens, keys=keys, priority=each.priority)
                     events.append(asked)
                     self.live.add(id)
@@ -64,8 +63,14 @@ class Run:
             steps.append(self.read(self.scheduler.handle(now, events)))
         return steps
 
-    def reuses(self) -> bool:
-        return self.scheduler.state.allocator.reuses_prefixes
+    def keys(self, tokens: list[int]) -> list[int]:
+        allocator = self.scheduler.state.allocator
+        return page_keys(tokens, allocator.key_tokens, b"") if allocator.reuses_prefixes else []
+
+    def answer_keys(self, id: RequestId) -> list[int]:
+        """Of pages that a request's answer fills, less its last token, as the live engine says them when it ends."""
+        prompt, made = self.asked(id).prompt, self.made.get(id, 1)
+        return self.keys(prompt + [answer(id)] * (made - 1))[len(self.keys(prompt)) :]
 
     def read(self, out: list[Instruction]) -> Step:
         """Take down what was decided, and execute it: who is at its end produces the end token."""
@@ -82,13 +87,14 @@ class Run:
                 self.live.discard(it.request)
             elif isinstance(it, Launch):
                 tokens, sampled = self.execute(it)
-                ended = [id for id in sampled if self.made[id] == self.episode.requests[id - 1].output]
-                self.done = [StepDone(it.step, ended)]
-                ended = [id for id in sampled if id in ended or self.made[id] == self.asked(id).max_tokens]
+                stopped = [id for id in sampled if self.made[id] == self.asked(id).output]
+                ended = [id for id in sampled if id in stopped or self.made[id] == self.asked(id).max_tokens]
+                keys = [(id, self.answer_keys(id)) for id in ended]
+                self.done = [StepDone(it.step, stopped, keys=[each for each in keys if each[1]])]
                 self.live.difference_update(ended)
         return sorted(tokens.items()), admitted, sorted(preempted), sorted(ended)
 
-    def asked(self, id: RequestId) -> Any:
+    def asked(self, id: RequestId) -> Asked:
         return self.episode.requests[id - 1]
 
     def execute(self, launch: Launch) -> tuple[dict[RequestId, int], list[RequestId]]:

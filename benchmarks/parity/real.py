@@ -86,7 +86,8 @@ class Run:
         self.computing: dict[str, int] = {}
         self.coordinator = self.scheduler.kv_cache_manager.coordinator
         self.make_findable = self.coordinator.cache_blocks
-        if episode["machine"]["same_memory"]:
+        self.same_memory = episode["machine"]["same_memory"]
+        if self.same_memory:
             self.coordinator.cache_blocks = self.later
         self.live: set[int] = set()
 
@@ -103,6 +104,7 @@ class Run:
         while self.live or step <= last:
             gone = [id for id in leaving.get(step, ()) if id in self.live]
             self.live.difference_update(gone)
+            self.leave(gone)
             self.scheduler.finish_requests([str(id) for id in gone], RequestStatus.FINISHED_ABORTED)
             for id in by_step.get(step, ()):
                 self.add(id)
@@ -145,6 +147,13 @@ class Run:
         """In the place of the memory's own: full pages of the prompt become findable when the step is done."""
         self.computing[request.request_id] = min(tokens, request.num_prompt_tokens)
 
+    def leave(self, ids: list[int]) -> None:
+        """They end: pages of their answers become findable now."""
+        for id in ids:
+            request = self.scheduler.requests[str(id)]
+            if self.same_memory and request.status == RequestStatus.RUNNING:
+                self.make_findable(request, request.num_computed_tokens)
+
     def execute(self, out: Any) -> list[int]:
         """A token for everybody who has nothing left to compute: the end token for whoever is at its end."""
         ids = list(out.num_scheduled_tokens)
@@ -153,12 +162,17 @@ class Run:
                 self.make_findable(self.scheduler.requests[id], self.computing[id])
         self.computing.clear()
         sampled: list[list[int]] = []
+        ending: list[int] = []
         for id in ids:
             request = self.scheduler.requests[id]
             made = request.num_output_tokens + 1
             each = self.requests[int(id) - 1]
             token = END if made == each["output"] else 500_000 + int(id)
-            sampled.append([token] if request.num_computed_tokens == request.num_tokens else [])
+            samples = request.num_computed_tokens == request.num_tokens
+            sampled.append([token] if samples else [])
+            if samples and made in (each["output"], each["max_tokens"]):
+                ending.append(int(id))
+        self.leave(ending)
         result = ModelRunnerOutput(
             req_ids=ids, req_id_to_index={id: index for index, id in enumerate(ids)}, sampled_token_ids=sampled
         )

@@ -177,7 +177,7 @@ class PlanApplier:
             request = state.requests[id]
             if not request.ready:
                 return self._refuse(request)
-            reservation = new_table(state, request)
+            reservation = new_table(state, request, tokens if plan.reserve == "slice" else 0)
             if isinstance(reservation, NotNow):
                 return self._refuse(request)
             del state.waiting[id]
@@ -236,13 +236,23 @@ class PlanApplier:
         self._launch.slices.append((request.id, start, tokens, samples))
 
 
-def new_table(state: State, request: Request) -> Reservation | NotNow:
-    """Pages for a request that is taken in: it shares its parent's prompt, or finds what its keys find."""
+def new_table(state: State, request: Request, first: int = 0) -> Reservation | NotNow:
+    """Pages for a request that is taken in: it shares its parent's prompt, or finds what its keys find.
+
+    ``first``: those of a first slice of so many tokens alone, if those of the present length are free.  A protected
+    request gets its greatest length at once whatever the plan says: nobody may send it away again.
+    """
     allocator, tokens, limit = state.allocator, request.reserve_tokens, request.limit
     shared = shared_tokens(request, state.requests) if request.parent else 0
     if shared:
         return allocator.fork(request.parent, request.id, shared, tokens, limit)
-    return allocator.reserve(request.id, tokens, limit, request.prefix_keys(allocator.key_tokens))
+    keys = request.prefix_keys(allocator.key_tokens)
+    if first and not request.protected:
+        short = allocator.pages_missing(tokens, limit, 0, keys)
+        if short:
+            return NotNow(short)
+        tokens = min(tokens, allocator.cached_tokens(keys) + first)
+    return allocator.reserve(request.id, tokens, limit, keys)
 
 
 def append_pages(state: State, ids: list[RequestId]) -> list[int]:

@@ -7,6 +7,7 @@ slices.  The group comes before newcomers so that a running request keeps its pl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
@@ -39,15 +40,17 @@ class StepPlan(msgspec.Struct, gc=False):
 
     ``decode`` runs the decode group, all of it except ``hold``.  ``slices`` continue running requests that are outside
     the group (a prefill, or one that was held).  ``admit`` takes waiting requests with their first slice; pages for
-    their whole present length are reserved.  ``repeat``: for how many *further* steps the plan holds if nothing
-    happens; only a plan of nothing but the decode group may repeat.  ``wake_ns``: ask again at this time at the latest
-    if no step is in flight then (0: no need); it also ends the repeats.
+    their whole present length are reserved, or with ``reserve`` "slice" must be free and only those that the slice
+    fills are taken: later slices take theirs as they come, and may find none.  ``repeat``: for how many *further* steps
+    the plan holds if nothing happens; only a plan of nothing but the decode group may repeat.  ``wake_ns``: ask again
+    at this time at the latest if no step is in flight then (0: no need); it also ends the repeats.
     """
 
     decode: bool = True
     repeat: int = 0
     wake_ns: int = 0
     admit: Sequence[Part] = ()
+    reserve: Literal["present", "slice"] = "present"
     slices: Sequence[Part] = ()
     preempt: Sequence[Preemption] = ()
     resume: Sequence[RequestId] = ()

@@ -37,6 +37,8 @@ def check_plan(plan: StepPlan, state: State) -> bool:
     for id in plan.resume:
         _find(state.swapped, id, seen, "resume")
     if plan.admit:
+        if plan.reserve not in ("present", "slice"):
+            raise BrokenRuleError("plan types", f"reserve must be present or slice, not {plan.reserve!r}")
         tokens += _parts(plan.admit, state.waiting, seen, "admit")
     if plan.slices:
         tokens += _parts(plan.slices, state.loose, seen, "slice")

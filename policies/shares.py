@@ -6,17 +6,20 @@ from stepwell.core.protocols import RequestView, SchedulerView
 
 
 class Shares:
-    """For one plan.  Prefills of a class may not take more than its ``budget_share`` while others have work."""
+    """For one plan.  Prefills of a class may not take more than its ``budget_share`` while others have work, nor one
+    prompt more than ``chunk`` tokens."""
 
-    __slots__ = ("_used", "_view")
+    __slots__ = ("_chunk", "_used", "_view")
 
-    def __init__(self, view: SchedulerView) -> None:
+    def __init__(self, view: SchedulerView, chunk: int) -> None:
         self._view = view
+        self._chunk = chunk
         self._used: dict[str, int] = {}
 
     def left(self, request: RequestView) -> int:
-        """Tokens that the class of ``request`` may still take in this step."""
-        return self._view.prefill_limit(request) - self._used.get(request.klass, 0)
+        """Tokens that ``request`` may take in this step, by its class and its own bound."""
+        left = self._view.prefill_limit(request) - self._used.get(request.klass, 0)
+        return left if left < self._chunk else self._chunk
 
     def take(self, request: RequestView, tokens: int) -> None:
         """The plan gives ``request`` so many; a negative number: it takes them back."""

@@ -4,8 +4,9 @@
   running requests compare), from ``Guesses`` of lengths or when they are ``due_ns``;
 - admission: an ``Admission``, the pages that are missing to take somebody in; ``with_watermark`` unless said otherwise;
 - chunking: ``prefill``, how many tokens of the budget prompts may have in this step; of these the prompts of a class
-  have its ``budget_share`` at most while other classes have work (``policies.shares``);
-- victims, and swap or recompute: ``policies.victims``, by ``Rank``, within a class by a ``VictimRule``, and ``mode``.
+  have its ``budget_share`` at most while other classes have work (``policies.shares``), and one prompt ``chunk``;
+- victims, and swap or recompute: a ``Relief`` of ``policies.victims``, by ``Rank``, within a class by a ``VictimRule``,
+  and ``mode``.
 
 ``pack`` fills one step, decodes first (Sarathi-Serve, OSDI'24: running requests never stall for a prefill):
 
@@ -17,6 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
@@ -26,7 +28,16 @@ from stepwell.policies.deadlines import due_ns
 from stepwell.policies.line import Line, ListedLine, OrderedLine, Rank, by_arrival, first_in_line
 from stepwell.policies.shares import Shares
 from stepwell.policies.tenant_line import TenantLine
-from stepwell.policies.victims import Departures, PreemptChoice, VictimRule, may_go, preempt_mode, relieve, worst_first
+from stepwell.policies.victims import (
+    Departures,
+    PreemptChoice,
+    Relief,
+    VictimRule,
+    may_go,
+    preempt_mode,
+    relieve,
+    worst_first,
+)
 from stepwell.policies.work import Guesses
 
 __all__ = [
@@ -87,26 +98,29 @@ def pack(
     seats: int | None = None,
     decode: bool = True,
     prefill: int = FOREVER,
+    chunk: int = FOREVER,
     admission: Admission = with_watermark,
     victims: VictimRule | None = None,
+    reserve: Literal["present", "slice"] = "present",
+    relief: Relief = relieve,
 ) -> StepPlan:
     """Fill the next step; see the module.
 
     ``rank`` orders running requests (the worst gives way first; of equal class, whom ``victims`` says); ``mode`` is
     how, swap falling back to recompute when the host tier is full.  ``yields``: a running request also gives way to a
     waiting one of strictly better class (``rank(...)[0]``).  ``seats``: admit at most so many (default: up to the
-    running limit).
+    running limit).  ``reserve`` is the plan's.
     """
     line.start(view.now_ns)
     loose = _in_order(view, rank) if view.loose else ()
     decoding = len(view.decoding) if decode else 0
     budget = min(view.token_budget - decoding, prefill)
-    shares = Shares(view)
+    shares = Shares(view, chunk)
     slices, need, left = _slices(view, loose, budget, shares)
     if decode:
         need += view.growth()
     if need > view.free_pages:
-        return relieve(view, rank, mode, need, slices, decode, victims)
+        return relief(view, rank, mode, need, slices, decode, victims)
     head = line.head()
     if head is None:
         if slices:
@@ -116,7 +130,7 @@ def pack(
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
     if seats is None:
         seats = view.running_limit - view.running
-    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares)
+    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares, reserve)
     if slices:
         slices = filler.share(slices, loose, head) if yields else filler.spend(slices)
     filler.fill()
@@ -127,6 +141,7 @@ def pack(
         return StepPlan(
             decode=decode,
             admit=filler.admit,
+            reserve=reserve,
             slices=slices,
             preempt=filler.preempt,
             resume=filler.resume,
@@ -172,8 +187,8 @@ class _Filler:
     """Admits from the line into what a step has left.  One use."""
 
     __slots__ = (
-        "admission", "admit", "blocked", "budget", "gained", "line", "mode", "passed", "preempt", "rank", "resume",
-        "seats", "shares", "spent", "victims", "view", "yields",
+        "admission", "admit", "blocked", "budget", "gained", "line", "mode", "passed", "preempt", "rank", "reserve",
+        "resume", "seats", "shares", "spent", "victims", "view", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -189,6 +204,7 @@ class _Filler:
         admission: Admission,
         victims: VictimRule | None,
         shares: Shares,
+        reserve: Literal["present", "slice"],
     ) -> None:
         self.view = view
         self.line = line
@@ -201,6 +217,7 @@ class _Filler:
         self.admission = admission
         self.victims = victims
         self.shares = shares
+        self.reserve = reserve
         self.passed = 0
         self.gained = 0
         self.admit: list[Part] = []
@@ -263,10 +280,14 @@ class _Filler:
             if swapped:
                 self.resume.append(head.id)
             else:
-                tokens = min(head.pending - view.cached_tokens(head), self.budget, most)
+                cached = view.cached_tokens(head)
+                tokens = min(head.pending - cached, self.budget, most)
                 self.shares.take(head, tokens)
                 self.admit.append((head.id, tokens))
                 self.budget -= tokens
+                if self.reserve == "slice" and not head.protected:
+                    size = view.page_size
+                    self.spent -= -(-head.known // size) - -(-(cached + tokens) // size)
 
     def _obstacle(self, head: RequestView) -> bool:
         """Whether seats or pages are short for ``head``; says so in ``blocked``."""

@@ -53,6 +53,10 @@ def worst_first(
     return [request for _, request in ranked]
 
 
+Relief = Callable[[SchedulerView, Rank, PreemptChoice, int, list[Part], bool, VictimRule | None], StepPlan]
+"""``(view, rank, mode, need, slices, decode, rule)``: what to do in a step that needs more pages than are free."""
+
+
 def may_go(request: RequestView) -> bool:
     """Whether a running request may be sent away at all."""
     return not request.protected and request.state is not SWAPPING_IN

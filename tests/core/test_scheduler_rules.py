@@ -146,6 +146,7 @@ def test_a_run_with_nothing_in_flight_is_refused() -> None:
         StepPlan(blocked=Obstacle(1, "quota")),  # type: ignore[arg-type]
         StepPlan(blocked=Obstacle(7, "pages"), wake_ns=9),
         StepPlan(reject=[(1, None)]),  # type: ignore[list-item]
+        StepPlan(admit=[(1, 3)], reserve="some"),  # type: ignore[arg-type]
     ],
 )
 def test_a_plan_of_the_wrong_types_is_refused_whole(plan: Any) -> None:
@@ -167,3 +168,37 @@ def test_deadlines_of_requests_that_left_do_not_pile_up() -> None:
 def test_no_more_run_than_the_budget_has_tokens_for() -> None:
     scheduler = scheduler_of(simple, token_budget=2, running_limit=4)
     assert scheduler.state.limits.running_limit == 2
+
+
+def by_slices(view: SchedulerView) -> StepPlan:
+    """Admit everybody with two tokens, and go on with two at a time."""
+    slices = [(id, min(2, request.pending)) for id, request in view.loose.items()]
+    return StepPlan(admit=[(id, 2) for id in view.waiting], reserve="slice", slices=slices)
+
+
+def test_pages_reserved_by_slice_are_taken_as_the_slices_come() -> None:
+    scheduler = scheduler_of(by_slices, pages=4)
+    allocator = scheduler.state.allocator
+    for step, pages in enumerate((1, 2, 3), 1):
+        scheduler.handle(step, [Submitted(1, 6, 1)] if step == 1 else [StepDone(step - 1)])
+        assert len(allocator.table(1)) == pages
+
+
+def test_pages_are_reserved_by_slice_only_where_the_present_length_would_fit() -> None:
+    scheduler = scheduler_of(by_slices, pages=4)
+    scheduler.handle(0, [Submitted(1, 3, 1), Submitted(2, 7, 1)])
+    assert list(scheduler.state.waiting) == [2]  # 7 tokens are 4 pages, and 3 are free
+    assert scheduler.state.allocator.free_pages == 3
+
+
+def test_a_protected_request_gets_its_greatest_length_whatever_the_plan_reserves() -> None:
+    def plan(view: SchedulerView) -> StepPlan:
+        ready = [Preemption(id, "recompute", "by hand") for id, request in view.loose.items() if not request.protected]
+        return StepPlan(preempt=ready) if ready else by_slices(view)
+
+    scheduler = scheduler_of(plan, pages=8, max_preemptions=1)
+    scheduler.handle(0, [Submitted(1, 6, 5)])
+    assert len(scheduler.state.allocator.table(1)) == 1
+    scheduler.handle(1, [StepDone(1)])
+    assert scheduler.state.requests[1].protected
+    assert len(scheduler.state.allocator.table(1)) == 5  # of 6 + 5 - 1 positions

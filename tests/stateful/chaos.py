@@ -62,6 +62,7 @@ class _Draw:
                 decode=decode,
                 wake_ns=wake_ns,
                 admit=admit,
+                reserve="slice" if chaos.chance(0.5) else "present",
                 slices=slices,
                 preempt=self.preempt,
                 resume=resume,

@@ -18,8 +18,10 @@ from openai import OpenAI  # isort: skip
 
 def test_the_sdk_s_tier_priority_and_headers_reach_the_scheduler(tmp_path: Path) -> None:
     rules = ("--set", "wire.tenant_header=X-Stepwell-Tenant", "--set", 'wire.tiers={flex="batch",priority="chat"}')
-    with serving(*rules, "--journal", str(tmp_path)) as server:
-        client = OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0)
+    with (
+        serving(*rules, "--journal", str(tmp_path)) as server,
+        OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+    ):
 
         def ask(tier: Any = "auto", headers: dict[str, str] | None = None, **fields: object) -> str | None:
             answer = client.chat.completions.create(

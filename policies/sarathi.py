@@ -16,7 +16,6 @@ from stepwell.core.protocols import BatchShape, CostModel, PolicyEvent, Promises
 from stepwell.policies.toolkit import OrderedLine, by_arrival, pack, seconds
 from stepwell.policies.victims import PreemptChoice
 
-
 FEW = 16
 """Requests whose tokens are worth adding up, to look no further than they reach."""
 

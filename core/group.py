@@ -23,12 +23,14 @@ _NOBODY: dict[RequestId, Request] = {}
 class DecodeGroup(StepCounter):
     """See the module.  ``joined`` and ``left`` collect changes until a launch tells the backend about them."""
 
-    __slots__ = ("end_counts", "ends", "full", "joined", "left", "members", "page_size")
+    __slots__ = ("bases", "end_counts", "ends", "full", "joined", "left", "members", "page_size")
 
     def __init__(self, page_size: int) -> None:
         super().__init__()
         self.page_size = page_size
         self.members: dict[RequestId, Request] = {}
+        self.bases = 0
+        """The sum of the members' offsets."""
         self.full: dict[int, Phase] = {}
         self.ends: dict[int, dict[RequestId, Request]] = {}
         self.end_counts: list[int] = []
@@ -39,6 +41,7 @@ class DecodeGroup(StepCounter):
         """Take in a request with one pending token that may still produce at least one more."""
         launched = self.launched
         base = request.base = request.base - launched
+        self.bases += base
         request.counter = self
         request.joined_at = launched
         request.left_at = FOREVER
@@ -72,6 +75,7 @@ class DecodeGroup(StepCounter):
             del self.ends[request.end_at]
         launched = self.launched
         request.capacity = request.base + phase.full_at
+        self.bases -= request.base
         request.base += launched
         request.counter = STANDING
         request.left_at = launched
@@ -83,6 +87,10 @@ class DecodeGroup(StepCounter):
             self.left.append(id)
         else:
             del self.joined[id]
+
+    def known(self) -> int:
+        """Prompt and output tokens of all members together: each has one that is not computed."""
+        return self.bases + len(self.members) * (self.launched + 1)
 
     def growing(self) -> dict[RequestId, Request]:
         """Members that need a page before the next launch."""

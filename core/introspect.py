@@ -61,7 +61,7 @@ def type_text(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         bounds = [
-            f"{sign} {getattr(meta, name)}"
+            f"{sign} {_bound(getattr(meta, name))}"
             for meta in arguments[1:]
             if isinstance(meta, msgspec.Meta)
             for name, sign in _BOUNDS.items()
@@ -81,6 +81,11 @@ def type_text(kind: Any) -> str:
             "nothing" if kind is type(None) else "table" if issubclass(kind, dict | msgspec.Struct) else kind.__name__
         )
     return str(kind)
+
+
+def _bound(value: float) -> str:
+    """The same whether written as an integer or not: equal types share one object, that of whoever came first."""
+    return str(int(value) if float(value).is_integer() else value)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

@@ -47,6 +47,9 @@ def check_state(state: State) -> None:
                 f"I5 progress: requests wait for the prompt of request {parent}, which is there or gone"
             )
     _check_calendars(state)
+    known = sum(request.known for request in state.group.members.values())
+    if state.group.known() != known:
+        raise InvariantError(f"I3 tokens add up: the group counts {state.group.known()} tokens, its members {known}")
     seats = len(state.group.members) + len(state.loose) + len(state.draining)
     if seats > state.limits.running_limit:
         raise InvariantError(f"I4 budgets: {seats} run, the limit is {state.limits.running_limit}")

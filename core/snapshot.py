@@ -239,6 +239,7 @@ def _restore_group(group: DecodeGroup, snapshot: SchedulerSnapshot, requests: di
     group.launched = snapshot.launched
     group.last_step = snapshot.group_step
     group.members.update((id, requests[id]) for id in snapshot.members)
+    group.bases = sum(request.base for request in group.members.values())
     group.joined.update((id, requests[id]) for id in snapshot.joined)
     group.left += snapshot.left
     for request in requests.values():

@@ -104,6 +104,9 @@ class View:
     def free_host_pages(self) -> int:
         return self._allocator.free_host_pages
 
+    def decoding_tokens(self) -> int:
+        return self._group.known()
+
     def growth(self) -> int:
         return len(self._group.growing())
 

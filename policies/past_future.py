@@ -62,10 +62,11 @@ class PastFuture:
         now = view.pages_missing(request, bound)
         if now:
             return now
-        over = self.peak.with_one_more(view, request) - view.total_pages * view.page_size
+        room = view.total_pages * view.page_size
+        over = self.peak.with_one_more(view, request, room) - room
         if over <= 0 or alone:
             return 0
-        self.peak.without(view, request)
+        self.peak.without()
         self._over = over
         return -(-over // view.page_size)
 

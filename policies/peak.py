@@ -27,7 +27,10 @@ class Peak:
         self._order: list[Entry] = []
         self._members: dict[RequestId, Entry] = {}
         self._others: dict[RequestId, RequestView] = {}
-        self._batch: list[Entry] = []
+        self._beside: list[Entry] = []
+        """Of whoever runs outside the group, and of those taken in by the plan."""
+        self._whole = 0
+        """What the members hold at their ends, all together."""
         self._clock = 0
         self._counted = False
 
@@ -48,16 +51,25 @@ class Peak:
                 self._leave(id)
                 self._others[id] = request
 
-    def with_one_more(self, view: SchedulerView, request: RequestView) -> int:
-        """The peak if ``request`` ran as well; it is counted from then on, until ``without`` or the next plan."""
+    def with_one_more(self, view: SchedulerView, request: RequestView, room: int) -> int:
+        """The peak if ``request`` ran as well, or what it cannot pass if that is within ``room``.
+
+        The request is counted from then on, until ``without`` or the next plan.
+        """
         if not self._counted:
             self._count(view)
-        insort(self._batch, self._entry(view, request))
-        return peak(self._batch, self._clock + 1)
+        self._beside.append(self._entry(view, request))
+        soonest, order = self._clock + 1, self._order
+        most = self._whole + sum([held - less for less, held, _ in self._beside])
+        if order:
+            most += len(order) * max(0, soonest + order[-1][0])
+        if most <= room:
+            return most
+        return peak(sorted([*order, *self._beside]), soonest)
 
-    def without(self, view: SchedulerView, request: RequestView) -> None:
+    def without(self) -> None:
         """The request that was counted last is not taken in."""
-        del self._batch[bisect_left(self._batch, self._entry(view, request))]
+        self._beside.pop()
 
     def _count(self, view: SchedulerView) -> None:
         """Everybody who runs now."""
@@ -73,13 +85,11 @@ class Peak:
             if id in decoding:
                 del self._others[id]
                 self._members[id] = entry = self._entry(view, request)
+                self._whole += entry[1] - entry[0]
                 insort(self._order, entry)
         if len(self._order) != len(decoding):
             self._purge(view)
-        self._batch = self._order.copy()
-        for id, request in self._others.items():
-            if id in view.loose:
-                insort(self._batch, self._entry(view, request))
+        self._beside = [self._entry(view, request) for id, request in self._others.items() if id in view.loose]
         self._counted = True
 
     def _purge(self, view: SchedulerView) -> None:
@@ -98,6 +108,7 @@ class Peak:
     def _leave(self, id: RequestId) -> None:
         entry = self._members.pop(id, None)
         if entry is not None:
+            self._whole -= entry[1] - entry[0]
             del self._order[bisect_left(self._order, entry)]
 
 

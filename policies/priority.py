@@ -16,6 +16,7 @@ from stepwell.core.protocols import PolicyEvent, Promises, RequestView, Schedule
 from stepwell.core.types import MAX_PRIORITY
 from stepwell.policies.deadlines import Gives, mode_of
 from stepwell.policies.line import Key
+from stepwell.policies.running import Running
 from stepwell.policies.toolkit import Aging, pack, seconds
 
 
@@ -36,6 +37,7 @@ class Priority:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.queue = Aging(self.wish, seconds(options.aging_s))
+        self.running = Running(self.rank)
 
     def wish(self, request: RequestView, now_ns: int) -> Key:
         """Its priority, counted from 1; then arrival."""
@@ -47,7 +49,11 @@ class Priority:
 
     def observe(self, event: PolicyEvent) -> None:
         self.queue.observe(event)
+        self.running.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
         gives = self.options.preempt
-        return pack(view, self.queue.line, rank=self.rank, mode=mode_of(gives), yields=gives != "never")
+        line = self.queue.line
+        line.start(view.now_ns)
+        yields = gives != "never" and self.running.any_worse(line.head(), view.now_ns)
+        return pack(view, line, rank=self.rank, mode=mode_of(gives), yields=yields)

@@ -16,6 +16,9 @@ from stepwell.core.protocols import BatchShape, CostModel, PolicyEvent, Promises
 from stepwell.policies.toolkit import OrderedLine, by_arrival, pack, seconds
 from stepwell.policies.victims import PreemptChoice
 
+FEW = 16
+"""Requests whose tokens are worth adding up, to look no further than they reach."""
+
 
 class Sarathi:
     """First come, first served, in chunks that keep the step's estimated time within a bound while answers run."""
@@ -54,14 +57,21 @@ class Sarathi:
 
     def chunk(self, view: SchedulerView) -> int:
         """The most prompt tokens with which the step is estimated to stay within the bound."""
-        kv_tokens = sum([request.known for request in view.decoding.values()])
-        kv_tokens += sum([request.known for request in view.loose.values()])
-        low, high = self.options.least, max(self.options.least, view.token_budget)
+        kv_tokens = view.decoding_tokens() + sum([request.known for request in view.loose.values()])
+        low, high = self.options.least, max(self.options.least, self.demand(view))
+        middle = high  # in most steps all that is asked for
         while low < high:
-            middle = (low + high + 1) // 2
             shape = BatchShape(middle, len(view.decoding), kv_tokens, 0, 1 + len(view.loose))
             if self.estimate.step_ns(shape) <= self.step_ns:
                 low = middle
             else:
                 high = middle - 1
+            middle = (low + high + 1) // 2
         return low
+
+    def demand(self, view: SchedulerView) -> int:
+        """Prompt tokens that the step could take at most; counted while those who ask are few."""
+        if len(view.waiting) + len(view.loose) > FEW:
+            return view.token_budget
+        asked = sum([request.pending for table in (view.loose, view.waiting) for request in table.values()])
+        return min(asked, view.token_budget)

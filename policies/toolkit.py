@@ -188,7 +188,7 @@ class _Filler:
 
     __slots__ = (
         "admission", "admit", "blocked", "budget", "gained", "line", "mode", "passed", "preempt", "rank", "reserve",
-        "resume", "seats", "shares", "spent", "victims", "view", "yields",
+        "resume", "seats", "shares", "spent", "victims", "view", "worst", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -220,6 +220,7 @@ class _Filler:
         self.reserve = reserve
         self.passed = 0
         self.gained = 0
+        self.worst: list[tuple[int, RequestView]] | None = None
         self.admit: list[Part] = []
         self.resume: list[RequestId] = []
         self.preempt: list[Preemption] = []
@@ -306,15 +307,20 @@ class _Filler:
 
     def _make_way(self, head: RequestView) -> bool:
         """Preempt strictly lower classes for ``head``.  True if it fits at once; if it never would, nobody is sent."""
-        view, now_ns = self.view, self.view.now_ns
-        least = self.rank(head, now_ns)[0]
+        view = self.view
+        least = self.rank(head, view.now_ns)[0]
+        worst = self._worst_first()
+        if not worst or worst[0][0] <= least:
+            return False
         growing = {request.id for request in view.growing()}
         sent = {item.request for item in self.preempt}
-        ranked = [(self.rank(each, now_ns), each) for each in (*view.decoding.values(), *view.loose.values())]
-        ranked = [each for each in ranked if each[0][0] > least and may_go(each[1]) and each[1].id not in sent]
         leaving = Departures(view, self.mode)
         seats, spent = self.seats, self.spent - self.gained
-        for victim in worst_first(view, ranked, self.victims):
+        for key, victim in worst:
+            if key <= least:
+                break
+            if victim.id in sent:
+                continue
             if seats > 0 and not self.admission(view, head, spent - leaving.freed - leaving.coming, False):
                 break
             if victim.id in growing:
@@ -327,3 +333,13 @@ class _Filler:
         self.seats, self.spent = seats, spent + self.gained
         self.gained += leaving.freed
         return not self._obstacle(head)
+
+    def _worst_first(self) -> list[tuple[int, RequestView]]:
+        """Who runs and may be sent away, with their classes; ranked once a plan, for whoever comes up in it."""
+        if self.worst is None:
+            view, now_ns = self.view, self.view.now_ns
+            running = (*view.decoding.values(), *view.loose.values())
+            ranked = [(self.rank(each, now_ns), each) for each in running if may_go(each)]
+            keys = {each.id: key[0] for key, each in ranked}
+            self.worst = [(keys[each.id], each) for each in worst_first(view, ranked, self.victims)]
+        return self.worst

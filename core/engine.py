@@ -18,7 +18,7 @@ from anyio.lowlevel import checkpoint
 from stepwell.core.answer_keys import AnswerKeys
 from stepwell.core.clock import Clock
 from stepwell.core.errors import CapacityError, InvariantError, UserError
-from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
+from stepwell.core.events import Cancel, Event, Pin, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
 from stepwell.core.placement import Place, as_place
 from stepwell.core.protocols import Backend, StepResult
@@ -155,6 +155,16 @@ class Engine:
         """
         check_servable(self.scheduler.make_policy(name, options))
         self._post(UsePolicy(name, options, why))
+
+    def pin(self, keys: Sequence[int], on: bool) -> None:
+        """Keep what ``keys`` identify findable before all that is not pinned; or no longer.
+
+        Raises ``UserError`` if there is no room for as many.
+        """
+        room = self.scheduler.state.allocator.pin_room
+        if on and len(keys) > room:
+            raise UserError(f"has {len(keys)} full pages, and {room} more can be pinned", field="messages")
+        self._post(Pin(list(keys), on))
 
     def close(self) -> None:
         """Accept nothing more, and let ``run`` return once all requests have ended."""

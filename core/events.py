@@ -1,7 +1,7 @@
 """What enters the scheduler.  Everything a decision depends on arrives as one of these, with one integer time a batch.
 
 Events are encoded as arrays (tag first), so that a journal stays small.  At equal times a batch is ordered: step
-results, then cancels and stops, then timers, then arrivals (see ``in_order``).
+results, then cancels and stops, then timers, pins and policies, then arrivals (see ``in_order``).
 """
 
 from __future__ import annotations
@@ -76,6 +76,13 @@ class Timer(msgspec.Struct, array_like=True, tag="timer", gc=False):
     """The time asked for by a ``Wake`` instruction has come."""
 
 
+class Pin(msgspec.Struct, array_like=True, tag="pin", gc=False):
+    """From here on, or no longer, keep what ``keys`` identify findable before all that is not pinned."""
+
+    keys: list[int]
+    on: bool = True
+
+
 class UsePolicy(msgspec.Struct, array_like=True, tag="policy", gc=False):
     """From here on decide by another policy, rebuilt from the present state.  ``options`` is its JSON-like table."""
 
@@ -106,7 +113,7 @@ class Submitted(msgspec.Struct, array_like=True, tag="submit", gc=False):
     parent: RequestId = 0
 
 
-Event = StepDone | RunDone | StepFailed | Cancel | Stop | Timer | UsePolicy | Submitted
+Event = StepDone | RunDone | StepFailed | Cancel | Stop | Timer | Pin | UsePolicy | Submitted
 
 _ORDER: dict[type, int] = {
     RunDone: 0,
@@ -115,8 +122,9 @@ _ORDER: dict[type, int] = {
     Cancel: 3,
     Stop: 3,
     Timer: 4,
-    UsePolicy: 5,
-    Submitted: 6,
+    Pin: 5,
+    UsePolicy: 6,
+    Submitted: 7,
 }
 
 

@@ -108,6 +108,18 @@ class KVAllocator(Protocol):
         """
         ...
 
+    @property
+    def pin_room(self) -> int:
+        """How many more keys may be pinned; 0 where nothing is found."""
+        ...
+
+    def pin(self, keys: Sequence[int], on: bool) -> None:
+        """What ``keys`` identify is given up, once computed, after all that is not pinned; or no longer so.
+
+        Nothing if there are more of them than ``pin_room``.
+        """
+        ...
+
     def forget(self) -> None:
         """What the device's pages hold cannot be relied on: none is findable any more."""
         ...

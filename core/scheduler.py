@@ -21,6 +21,7 @@ from stepwell.core.errors import InvariantError, describe
 from stepwell.core.events import (
     Cancel,
     Event,
+    Pin,
     RunDone,
     StepDone,
     StepFailed,
@@ -87,6 +88,7 @@ class Scheduler:
             Cancel: self._cancel,
             Stop: self._stop,
             Timer: self._timer,
+            Pin: self._pin,
             UsePolicy: self._use_policy,
             Submitted: self._submitted,
         }
@@ -312,6 +314,10 @@ class Scheduler:
 
     def _timer(self, event: Timer) -> None:
         self.repeats.left = 0
+
+    def _pin(self, event: Pin) -> None:
+        self.repeats.left = 0
+        self.state.allocator.pin(event.keys, event.on)
 
     def _use_policy(self, event: UsePolicy) -> None:
         """Decide by another policy from here on, rebuilt from the live requests.

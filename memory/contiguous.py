@@ -40,6 +40,7 @@ class Contiguous:
 
     name = "contiguous"
     reuses_prefixes = False
+    pin_room = 0
     shares_pages = False
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -143,6 +144,9 @@ class Contiguous:
 
     def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """Nothing: nobody looks for it."""
+
+    def pin(self, keys: Sequence[int], on: bool) -> None:
+        """Nothing: nothing is found."""
 
     def forget(self) -> None:
         """Nothing: nothing is remembered."""

@@ -35,6 +35,7 @@ class Paged:
 
     name = "paged"
     reuses_prefixes = False
+    pin_room = 0
     shares_pages = True
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +112,9 @@ class Paged:
 
     def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """Nothing: nobody looks for it."""
+
+    def pin(self, keys: Sequence[int], on: bool) -> None:
+        """Nothing: nothing is found."""
 
     def forget(self) -> None:
         """Nothing: nothing is remembered."""

@@ -51,6 +51,9 @@ class Prefix:
         """``lru``: left longest ago; ``fifo``: computed longest ago; ``lfu``: found least often; ``cost``: cheapest to
         compute again."""
 
+        pinned: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.25
+        """Share of the pool that may be pinned: given up after everything else."""
+
         quota: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1)]] = {}
         """Shares of the pool, by tenant: whoever's requests left more findable than that gives up first."""
 
@@ -60,6 +63,7 @@ class Prefix:
         self.page_size = self.key_tokens = page_size
         self.total_pages = pages
         quotas = Quotas({tenant: int(share * pages) for tenant, share in options.quota.items()})
+        self._most_pinned = int(options.pinned * pages)
         self._index = PrefixIndex(ORDERS[options.eviction], quotas)
         self._pool = PrefixPool(pages, self._index)
         self._blank = self._pool.blank
@@ -188,6 +192,17 @@ class Prefix:
         place += index.add(keys[place:last], table[place:last], parent, self._tables.holders.counts, tenant)
         if place > self._tables.leading.get(request, 0):
             self._tables.leading[request] = place
+
+    @property
+    def pin_room(self) -> int:
+        return self._most_pinned - len(self._index.pinned)
+
+    def pin(self, keys: Sequence[int], on: bool) -> None:
+        """Keys that are pinned already need no room."""
+        if not on:
+            self._index.unpin(keys)
+        elif len([key for key in keys if key not in self._index.pinned]) <= self.pin_room:
+            self._index.pin(keys)
 
     def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:
         """Pages full of ``shared`` tokens are the parent's too; of the next one its part is copied."""

@@ -19,6 +19,9 @@ from stepwell.memory.quotas import Quotas
 
 NO_PAGE: Page = -1
 
+PINNED = 1 << 62
+"""More than any page is worth that is not pinned."""
+
 EntryRow = tuple[Page, Page, int, int, int, int, int, str]
 """(page, its parent's page or ``NO_PAGE``, key, uses, born, stamp, worth, owner)."""
 
@@ -29,6 +32,7 @@ class IndexState(msgspec.Struct, forbid_unknown_fields=True):
     clock: int
     floor: int
     entries: list[EntryRow]
+    pinned: list[int]
 
 
 class Entry:
@@ -57,6 +61,7 @@ class PrefixIndex:
         self.by_key: dict[int, Entry] = {}
         self.by_page: dict[Page, Entry] = {}
         self.idle = 0
+        self.pinned: dict[int, None] = {}
         self._worth = worth
         self._quotas = quotas or Quotas({})
         self._limited = bool(self._quotas.most)
@@ -125,10 +130,34 @@ class PrefixIndex:
             self._quotas.idle[entry.owner] -= 1
         entry.stamp = 0
 
+    def pin(self, keys: Sequence[int]) -> None:
+        """Pages with these keys, known or not yet, go after all others."""
+        self.pinned.update(dict.fromkeys(keys))
+        self._rank_anew(keys)
+
+    def unpin(self, keys: Sequence[int]) -> None:
+        """They go in their turn; harmless for what is not pinned."""
+        for key in keys:
+            self.pinned.pop(key, None)
+        self._rank_anew(keys)
+
+    def _rank_anew(self, keys: Sequence[int]) -> None:
+        """As if nobody held them since just now; children before parents."""
+        for key in reversed(keys):
+            entry = self.by_key.get(key)
+            if entry is not None and entry.stamp:
+                self._clock += 1
+                entry.stamp, entry.worth = self._clock, self._floor
+                if not entry.children:
+                    self._line_up(entry)
+
+    def _rank(self, entry: Entry) -> int:
+        return PINNED if entry.key in self.pinned else self._worth(entry, entry.worth)
+
     def evict(self, count: int) -> list[Page]:
         """Give up ``count`` idle pages, there must be as many; in the order in which they went."""
         pages: list[Page] = []
-        line, by_key, by_page, worth = self._line, self.by_key, self.by_page, self._worth
+        line, by_key, by_page, rank = self._line, self.by_key, self.by_page, self._rank
         entry: Entry | None = None
         while len(pages) < count:
             if self._limited and (first := self._quotas.next(by_page)) is not None:
@@ -143,14 +172,15 @@ class PrefixIndex:
                     continue
             if entry.owner:
                 self._quotas.idle[entry.owner] -= 1
-            self._floor = entry.worth
+            if entry.worth < PINNED:
+                self._floor = entry.worth
             del by_key[entry.key], by_page[entry.page]
             pages.append(entry.page)
             parent, entry = entry.parent, None
             if parent is not None:
                 parent.children -= 1
                 if parent.stamp and not parent.children:
-                    parent.worth = worth(parent, parent.worth)
+                    parent.worth = rank(parent)
                     after = parent.worth, parent.stamp, parent.page
                     if parent.owner:
                         self._quotas.line_up(parent, by_page)
@@ -176,7 +206,7 @@ class PrefixIndex:
     def _line_up(self, entry: Entry) -> None:
         if len(self._line) > 2 * self.idle + 64:
             self._line_up_afresh()
-        entry.worth = self._worth(entry, entry.worth)
+        entry.worth = self._rank(entry)
         heappush(self._line, (entry.worth, entry.stamp, entry.page))
         if entry.owner:
             self._quotas.line_up(entry, self.by_page)
@@ -199,12 +229,13 @@ class PrefixIndex:
             (it.page, it.parent.page if it.parent else NO_PAGE, it.key, it.uses, it.born, it.stamp, it.worth, it.owner)
             for it in self.by_key.values()
         ]
-        return IndexState(self._clock, self._floor, rows)
+        return IndexState(self._clock, self._floor, rows, list(self.pinned))
 
     def restore(self, state: IndexState) -> None:
         """Become ``state``; ``InvariantError`` if its entries do not form trees."""
         self.clear()
         self._clock, self._floor = state.clock, state.floor
+        self.pinned = dict.fromkeys(state.pinned)
         for page, before, key, uses, born, stamp, worth, owner in state.entries:
             parent = self.by_page.get(before)
             if (parent is None) != (before == NO_PAGE):

@@ -43,13 +43,14 @@ class Radix:
 
     name = "radix"
     reuses_prefixes = True
+    pin_room = 0
     shares_pages = True
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How finely prompts are compared, and what goes first when room is needed."""
 
         key_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
-        """Tokens that a key stands for, a divisor of the page size; 1: to the token; 0: 4, if it is one, else 2 or 1."""
+        """Tokens that a key stands for, a divisor of the page size; 1: to the token; 0: 4, if it is one, or 2, or 1."""
 
         eviction: Eviction = "lru"
         """``lru``: left longest ago; ``fifo``: computed longest ago; ``lfu``: found least often; ``cost``: cheapest to
@@ -188,6 +189,9 @@ class Radix:
             self._tables.leading[request] = end
         if dropped is not None and dropped not in counts:
             self._pool.give([dropped], self._pool.unwait(dropped))
+
+    def pin(self, keys: Sequence[int], on: bool) -> None:
+        """Nothing: there is no room for any."""
 
     def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:
         """Pages full of ``shared`` tokens are the parent's too; of the next one its part is copied."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy
+from stepwell.core.events import Cancel, Event, Pin, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy
 from stepwell.core.instructions import (
     Admitted,
     Blocked,
@@ -98,6 +98,8 @@ class _Teller:
             return "timer"
         if isinstance(event, UsePolicy):
             return f"use policy {event.name}" + (f" ({event.why})" if event.why else "")
+        if isinstance(event, Pin):
+            return f"{'pin' if event.on else 'unpin'} {many(len(event.keys), 'key')}"
         return type(event).__name__.lower()
 
     def _decided(self, item: Instruction) -> str:

@@ -313,3 +313,39 @@ def test_quotas_hold_through_anything(eviction: str) -> None:
 
 def idle(kv: Prefix, tenant: str) -> int:
     return sum(entry.owner == tenant and entry.stamp > 0 for entry in kv._index.by_page.values())
+
+
+# ------------------------------------------------------------------------------------------------ pins
+
+
+@pytest.mark.parametrize("eviction", ORDERS)
+@pytest.mark.parametrize("early", [True, False])
+def test_what_is_pinned_goes_last_and_once_unpinned_in_its_turn(eviction: str, early: bool) -> None:
+    """Pinned before it is computed, or when it is already idle; and what goes on behind it is not."""
+    kv = pool(12, eviction=eviction, pinned=0.25)
+    if early:
+        kv.pin([1, 2, 3], True)
+    play(kv, 1, [1, 2, 3, 4])
+    if not early:
+        kv.pin([1, 2, 3], True)
+    assert kv.pin_room == 0
+    kv.pin([77], True)
+    assert 77 not in kv._index.pinned, "there is no room for more"
+    for request in range(2, 30):
+        play(kv, request, [100 * request + place for place in range(3)])
+    assert kv.cached_tokens([1, 2, 3, 4]) == 3 * SIZE
+    twin = pool(12, eviction=eviction, pinned=0.25)
+    twin.load(kv.dump())
+    for one in (kv, twin):
+        assert isinstance(one.reserve(99, 10 * SIZE, 12 * SIZE), Reservation), (
+            "others need the room: it goes, the end first"
+        )
+        assert one.cached_tokens([1, 2, 3]) == 2 * SIZE
+        one.free(99)
+        one.pin([1, 2, 3], False)
+        assert one.pin_room == 3
+        one.check()
+        for request in range(100, 130):
+            play(one, request, [100 * request + place for place in range(3)])
+        assert one.cached_tokens([1]) == 0
+    assert twin.dump() == kv.dump()

@@ -56,6 +56,8 @@ def walk(seed: int, turns: int) -> World:
             events.append(stop)
         if draw.random() < 0.05:
             events.append(Timer())
+        if draw.random() < 0.02:
+            events.append(world.pin(draw.randrange(24), draw.randint(1, 4)))
         if swaps and draw.random() < 0.05:
             events.append(world.use_policy(draw.choice(POLICIES)))
         world.send(*events, after_ns=draw.choice((0, 1, 10, 300)))

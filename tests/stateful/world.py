@@ -10,6 +10,7 @@ from stepwell.core.config import MemoryConfig
 from stepwell.core.events import (
     Cancel,
     Event,
+    Pin,
     RunDone,
     StepDone,
     StepFailed,
@@ -166,6 +167,11 @@ class World:
         """Of a live, an ended, or an unknown request."""
         id = pick % (self.last_id + 2)
         return Cancel(id, self.ends(id))
+
+    def pin(self, pick: int, pages: int) -> Pin:
+        """What requests of one kind begin with; every other time no longer."""
+        keys = self.keys(pick, pages * self.setup.page_size)
+        return Pin(keys, pick % 2 == 0)
 
     def stop(self, pick: int, keep: int) -> Stop | None:
         """A stop string in what one live request has produced."""

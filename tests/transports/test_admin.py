@@ -235,3 +235,40 @@ def test_an_engine_that_does_not_serve_takes_no_policy() -> None:
         service.engine.failed = "a law is broken"
         assert error_of(http.put(ADMIN, json={"policy": "swap"}))[:2] == (503, "not_ready")
         service.engine.failed = ""
+
+
+# ------------------------------------------------------------------------------------------------ pins
+
+
+def test_a_pinned_prompt_is_still_found_after_all_others_were_given_up() -> None:
+    """A pool of 60 pages of 4 tokens, and prompts of 5 pages that go through it; a quarter of it may be pinned."""
+    service = make_service(memory={"allocator": "prefix", "pages": 60})
+    with here(service) as http:
+
+        def found(content: str) -> int:
+            usage = http.post("/v1/chat/completions", json=chat(content, max_tokens=1)).json()["usage"]
+            return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+        def others() -> None:
+            for index in range(40):
+                found(f"{index:02}" * 10)
+
+        body = {"messages": [{"role": "user", "content": "s" * 40}]}
+        answer = http.put("/admin/pins", json=body)
+        assert answer.json() == {"pinned": True, "pages": 10}
+        assert found("s" * 40 + "first") == 0
+        others()
+        assert found("s" * 40 + "later") == 40
+        assert http.request("DELETE", "/admin/pins", json=body).json() == {"pinned": False, "pages": 10}
+        others()
+        assert found("s" * 40 + "last") == 0
+        long = {"messages": [{"role": "user", "content": "x" * 80}]}
+        assert error_of(http.put("/admin/pins", json=long))[0] == 400
+        other = {**body, "tenant": "another"}
+        assert http.put("/admin/pins", json=other).status_code == 200
+        others()
+        found("s" * 40)
+        others()
+        assert found("s" * 40) == 0, "it is another tenant's prompt that is pinned"
+    refused = here(service, "10.0.0.7").put("/admin/pins", json=body)
+    assert error_of(refused)[1] == "admin_local_only"

@@ -1,4 +1,5 @@
-"""``/admin/scheduler``: who decides here, and another policy in its place while requests run.
+"""``/admin/scheduler``: who decides here, and another policy in its place while requests run.  ``/admin/pins``: what
+prefix reuse is to keep before all else.
 
 There are no keys yet, so these routes answer to this machine only: over its loopback, under its own name, with nothing
 in the request that a proxy or a web page would have put there.
@@ -27,6 +28,7 @@ from stepwell.core.types import NS_PER_S
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.body import read_body, service_of
 from stepwell.transports.http.decoding import decode
+from stepwell.transports.http.requests import chat_messages, messages_of
 from stepwell.transports.service import Service
 
 log = structlog.get_logger("stepwell.admin")
@@ -180,6 +182,31 @@ async def _swap(service: Service, swap: Swap) -> None:
     log.warning("another policy decides", policy=swap.policy, options=whole, why=swap.why)
 
 
+# ------------------------------------------------------------------------------------------------ pins
+
+
+class Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of ``PUT`` and ``DELETE /admin/pins``: how chats begin, a system prompt say, and whose they are."""
+
+    messages: msgspec.Raw
+    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] = "default"
+
+
+_PINNED = msgspec.json.Decoder(Pinned)
+
+
+async def pin(request: Request) -> Response:
+    """From the next step on, or no longer, the full pages of these messages are kept once they are computed."""
+    service = service_of(request)
+    asked = decode(await read_body(request), _PINNED)
+    on = request.method == "PUT"
+    prompt = await service.prompts.chat(messages_of(chat_messages(asked.messages)), {}, "messages")
+    (keys,) = await service.keys([prompt], asked.tenant)
+    service.engine.pin(keys, on)
+    log.warning("pinned" if on else "no longer pinned", pages=len(keys), tenant=asked.tenant)
+    return JSONResponse({"pinned": on, "pages": len(keys)})
+
+
 def _of_the_body(error: UserError) -> UserError:
     """The mistake under the name that the field has here."""
     return UserError(error.message, field=error.field.removeprefix("scheduler."))
@@ -188,4 +215,5 @@ def _of_the_body(error: UserError) -> UserError:
 ADMIN = (
     Route("/admin/scheduler", _local(show), methods=["GET"]),
     Route("/admin/scheduler", _local(change), methods=["PUT"]),
+    Route("/admin/pins", _local(pin), methods=["PUT", "DELETE"]),
 )

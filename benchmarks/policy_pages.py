@@ -22,6 +22,7 @@ from stepwell.core.registry import load, names
 from stepwell.core.types import NS_PER_MS, NS_PER_S
 from stepwell.sim.run import Result, simulate
 from stepwell.sim.strips import LEGEND, Strips
+from stepwell.sim.wording import many
 from stepwell.sim.workload.request import TraceRequest, Workload
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +52,8 @@ FOR_THE_PICTURE: Mapping[str, Mapping[str, object]] = {
     "sarathi": {"step_ms": 45.0},
 }
 """Options that make a difference on so small a workload; predictors know the truth there, and estimates the device."""
+
+RUNNING = 256
 
 COSTS = (
     ("steady step, nobody waiting", "steady_p50_us", 0, "{:,.1f} µs"),
@@ -152,7 +155,7 @@ def _picture(name: str) -> Iterator[str]:
     whole = [each.last_token_ns - each.arrival_ns for each in served]
     away = sum(each.preemptions for each in records)
     yield f"Chat's first token comes after {_mean_s(chat)} on average, {max(chat) / NS_PER_S:.2f} s at most; a whole"
-    yield f"answer after {_mean_s(whole)} on average. {['Nobody is', f'{away} times somebody is'][away > 0]} sent away."
+    yield f"answer after {_mean_s(whole)} on average. Sent away: {many(away, 'time')}."
     yield ""
 
 
@@ -168,15 +171,13 @@ def _costs(name: str) -> Iterator[str]:
         yield "Not measured yet."
         yield ""
         return
-    yield "| 256 requests running (or as many as the policy lets run), page tables of `paged` | |"
+    yield f"| {RUNNING} requests running (or as many as the policy lets run), page tables of `paged` | |"
     yield "|---|---|"
     for label, key, waiting, form in COSTS:
-        found = [each[key] for each in lines if key in each and each.get("waiting") == waiting]
-        best = [
-            each[key] for each in lines if key in each and each.get("waiting") == waiting and each["running"] == 256
-        ]
-        for figure in (best or found)[:1]:
-            yield f"| {label} | {form.format(figure)} |"
+        found = [each for each in lines if key in each and each.get("waiting") == waiting]
+        best = [each for each in found if each.get("running") == RUNNING]
+        for each in (best or found)[:1]:
+            yield f"| {label} | {form.format(each[key])} |"
     yield ""
     yield f"Medians from [{file.name}](../../benchmarks/results/{file.name}), on a shared machine at"
     yield f"{lines[0]['loop_ns']} ns a loop; `stepwell bench scheduler --policy {name}` measures it."

@@ -78,7 +78,7 @@ class ChatBatch:
             rank=self.rank,
             mode=self.options.preempt,
             yields=self.running.any_worse(line.head(), view.now_ns),
-            prefill=max(self.leading.tokens(), round(self.options.chunk * view.token_budget), 1),
+            prefill=max(self.leading.tokens(view.token_budget), round(self.options.chunk * view.token_budget), 1),
             admission=self.admission,
         )
         if self.leading.computed_by(plan):

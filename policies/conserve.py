@@ -64,7 +64,7 @@ class Conserve:
         self.leading.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        wanted = self.leading.tokens()
+        wanted = self.leading.tokens(view.token_budget)
         if wanted:
             plan = self._pack(view, wanted)
             return holding(plan, view, others_decoding(view, by_class)) if self.leading.computed_by(plan) else plan

@@ -11,6 +11,10 @@ from stepwell.policies.line import Rank
 from stepwell.policies.toolkit import Admission, with_watermark
 
 
+MANY = 16
+"""Where so many requests are to come, a step may be theirs alone."""
+
+
 class Leading:
     """Live requests of rank 0 whose first token is to come (or who must be computed again)."""
 
@@ -25,15 +29,21 @@ class Leading:
         elif event.kind == "finished":
             self._coming.pop(request.id, None)
 
-    def tokens(self) -> int:
-        """Tokens of theirs that are still to be computed."""
-        coming = self._coming
-        if not coming:
-            return 0
-        for request in list(coming.values()):
+    def tokens(self, most: int) -> int:
+        """Tokens of theirs that are still to be computed, ``most`` at most; not counted where there are too many."""
+        coming, tokens, count = self._coming, 0, 0
+        begun: list[RequestId] = []
+        for request in coming.values():
             if request.pending == 1 and request.generated > 0:
-                del coming[request.id]
-        return sum([request.pending for request in coming.values()])
+                begun.append(request.id)
+                continue
+            tokens, count = tokens + request.pending, count + 1
+            if count == MANY:
+                tokens = most
+                break
+        for id in begun:
+            del coming[id]
+        return min(tokens, most)
 
     def computed_by(self, plan: StepPlan) -> bool:
         """Whether the plan computes any of them."""

@@ -1,9 +1,9 @@
 """``chat-batch`` and ``conserve``: chat as if it were alone, and batch fills what it leaves.
 
 The device is the simulator's reference cost model (6 ms a step, 30 µs a prompt token, 20 µs an answer and 60 ns for
-each position that it reads) with 8,192 pages of 16 and 2,048 tokens a step.  The load: four chat requests a second for two
-minutes (Poisson, seed 3; prompts of 1,155 tokens and answers of 211 on average, as in Azure's conversations of 2023),
-and 2,500 batch requests that are there from the start, more than are served in that time.
+each position that it reads) with 8,192 pages of 16 and 2,048 tokens a step.  The load: four chat requests a second for
+two minutes (Poisson, seed 3; prompts of 1,155 tokens and answers of 211 on average, as in Azure's conversations of
+2023), and 2,500 batch requests that are there from the start, more than are served in that time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ from stepwell.core.types import RequestId
 from stepwell.policies.line import Rank
 from stepwell.policies.toolkit import Admission, with_watermark
 
-
 MANY = 16
 """Where so many requests are to come, a step may be theirs alone."""
 

@@ -104,7 +104,7 @@ def test_counters_stay_when_the_options_change(successor: str, kept: object) -> 
     scheduler.handle(0, [Submitted(1, 5, 9, tenant="a")])
     scheduler.handle(1, [StepDone(1)])
     scheduler.handle(2, [StepDone(2, [1])])
-    guesses = {"guesses": [], "predictor": None}
+    guesses: dict[str, object] = {"guesses": [], "predictor": None}
     assert scheduler.memory() == {"tenants": [["a", 9.0]], "last_left": "a", "guesses": guesses}
     scheduler.handle(3, [UsePolicy(successor)])
     memory = scheduler.memory()

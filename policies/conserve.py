@@ -17,11 +17,11 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from stepwell.core.plan import StepPlan
-from stepwell.core.protocols import BatchShape, CostModel, PolicyEvent, Promises, SchedulerView
+from stepwell.core.protocols import BatchShape, CostModel, PolicyEvent, Promises, RequestView, SchedulerView
 from stepwell.policies.chat_batch import Share, by_class
 from stepwell.policies.leading import Leading, holding, others_decoding, with_spare
 from stepwell.policies.running import Running
-from stepwell.policies.step_time import most_within, prompt_tokens_within
+from stepwell.policies.step_time import Paces, most_within, prompt_tokens_within
 from stepwell.policies.toolkit import OrderedLine, pack, seconds
 from stepwell.policies.victims import PreemptChoice
 
@@ -56,38 +56,50 @@ class Conserve:
         self.line = OrderedLine(by_class)
         self.running = Running(by_class)
         self.leading = Leading()
+        self.paces = Paces()
         self.admission = with_spare(by_class, options.spare)
 
     def observe(self, event: PolicyEvent) -> None:
         self.line.observe(event)
         self.running.observe(event)
         self.leading.observe(event)
+        if event.request.rank == 0:
+            self.paces.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
         wanted = self.leading.tokens(view.token_budget)
         if wanted:
             plan = self._pack(view, wanted)
             return holding(plan, view, others_decoding(view, by_class)) if self.leading.computed_by(plan) else plan
-        chats = [request for request in view.decoding.values() if request.rank == 0]
-        chats += [request for request in view.loose.values() if request.rank == 0]
-        others = sorted(others_decoding(view, by_class), key=lambda request: request.id)
-        bound_ns = min([self.step_ns, *[request.tpot_ns for request in chats if request.tpot_ns]])
-        kv_tokens = list(accumulate([request.known for request in others], initial=sum([it.known for it in chats])))
-        riding = len(others)
-        if chats:
-            riding = most_within(0, riding, lambda count: self._ns(len(chats) + count, kv_tokens[count]) <= bound_ns)
-        decoding, kv = len(chats) + riding, kv_tokens[riding]
-        prompts = 1 + len(view.loose)
-        chunk = prompt_tokens_within(
-            self.estimate, bound_ns, decoding, kv, prompts, 0 if chats else 1, view.token_budget
-        )
-        plan = self._pack(view, chunk + sum([request.id in view.loose for request in others]))
-        if riding < len(others):
-            return holding(plan, view, others[riding:])
+        bound_ns = self.paces.least_ns(self.step_ns)
+        decoding = len(view.decoding) + len(view.loose)
+        kv_tokens = view.decoding_tokens() + sum([request.known for request in view.loose.values()])
+        chats = bool(self.leading.live)
+        held: list[RequestView] = []
+        if chats and self._ns(decoding, kv_tokens) > bound_ns:
+            others = sorted(others_decoding(view, by_class), key=lambda request: request.id)
+            held = self._left_out(others, decoding - len(others), kv_tokens, bound_ns)
+            decoding -= len(held)
+            kv_tokens -= sum([request.known for request in held])
+        riding = sum([request.pending == 1 for request in view.loose.values()]) if view.loose else 0
+        prompts, least = 1 + len(view.loose), 0 if chats else 1
+        chunk = prompt_tokens_within(self.estimate, bound_ns, decoding, kv_tokens, prompts, least, view.token_budget)
+        plan = self._pack(view, chunk + riding)
+        if held:
+            return holding(plan, view, held)
         if plan.repeat and chats:
-            steps = most_within(0, FORESIGHT, lambda count: self._ns(decoding, kv + count * decoding) <= bound_ns)
+            steps = most_within(
+                0, FORESIGHT, lambda count: self._ns(decoding, kv_tokens + count * decoding) <= bound_ns
+            )
             return msgspec.structs.replace(plan, repeat=min(plan.repeat, steps))
         return plan
+
+    def _left_out(self, others: list[RequestView], best: int, kv_tokens: int, bound_ns: int) -> list[RequestView]:
+        """The latest of ``others``, beside ``best`` requests that go on, until the rest fits into the bound."""
+        known = list(accumulate([request.known for request in others], initial=0))
+        rest = kv_tokens - known[-1]
+        count = most_within(0, len(others), lambda count: self._ns(best + count, rest + known[count]) <= bound_ns)
+        return others[count:]
 
     def _ns(self, decoding: int, kv_tokens: int) -> int:
         return self.estimate.step_ns(BatchShape(0, decoding, kv_tokens))

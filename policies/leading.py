@@ -19,14 +19,20 @@ class Leading:
 
     def __init__(self) -> None:
         self._coming: dict[RequestId, RequestView] = {}
+        self.live = 0
+        """Requests of rank 0 that have not ended."""
 
     def observe(self, event: PolicyEvent) -> None:
         """Take notice of an event; a policy passes every one on."""
         request = event.request
-        if request.rank == 0 and (event.kind == "arrived" or event.kind == "preempted"):
+        if request.rank != 0:
+            return
+        if event.kind == "arrived" or event.kind == "preempted":
             self._coming[request.id] = request
+            self.live += event.kind == "arrived"
         elif event.kind == "finished":
             self._coming.pop(request.id, None)
+            self.live -= 1
 
     def tokens(self, most: int) -> int:
         """Tokens of theirs that are still to be computed, ``most`` at most; not counted where there are too many."""

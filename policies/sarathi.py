@@ -14,8 +14,7 @@ import msgspec
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import CostModel, PolicyEvent, Promises, RequestView, SchedulerView
-from stepwell.core.types import FOREVER
-from stepwell.policies.step_time import prompt_tokens_within
+from stepwell.policies.step_time import Paces, prompt_tokens_within
 from stepwell.policies.toolkit import OrderedLine, by_arrival, pack, seconds
 from stepwell.policies.victims import PreemptChoice
 
@@ -51,18 +50,11 @@ class Sarathi:
         self.step_ns = seconds(options.step_ms / 1000)
         self.most_ns = seconds(options.most_ms / 1000)
         self.line = OrderedLine(by_arrival)
-        self._paces: dict[int, int] = {}
-        """Objectives for the time per token, and how many live requests have each."""
+        self.paces = Paces()
 
     def observe(self, event: PolicyEvent) -> None:
         self.line.observe(event)
-        pace_ns = event.request.tpot_ns or FOREVER
-        if event.kind == "arrived":
-            self._paces[pace_ns] = self._paces.get(pace_ns, 0) + 1
-        elif event.kind == "finished":
-            self._paces[pace_ns] -= 1
-            if not self._paces[pace_ns]:
-                del self._paces[pace_ns]
+        self.paces.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
         busy = view.decoding and (view.loose or view.waiting)
@@ -87,7 +79,7 @@ class Sarathi:
     def bound_ns(self, view: SchedulerView) -> int:
         """How long the step may take for those who decode."""
         if not self.most_ns:
-            return min(self.step_ns, *self._paces)
+            return self.paces.least_ns(self.step_ns)
         return min([self.allowed_ns(request, view.now_ns) for request in view.decoding.values()])
 
     def allowed_ns(self, request: RequestView, now_ns: int) -> int:

@@ -4,7 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stepwell.core.protocols import BatchShape, CostModel
+from stepwell.core.protocols import BatchShape, CostModel, PolicyEvent
+from stepwell.core.types import FOREVER
+
+
+class Paces:
+    """The objectives for the time per token of those who live."""
+
+    def __init__(self) -> None:
+        self._live: dict[int, int] = {}
+
+    def observe(self, event: PolicyEvent) -> None:
+        """Take notice of an event; a policy passes every one on."""
+        pace_ns = event.request.tpot_ns or FOREVER
+        if event.kind == "arrived":
+            self._live[pace_ns] = self._live.get(pace_ns, 0) + 1
+        elif event.kind == "finished":
+            self._live[pace_ns] -= 1
+            if not self._live[pace_ns]:
+                del self._live[pace_ns]
+
+    def least_ns(self, otherwise_ns: int) -> int:
+        """The strictest of them, ``otherwise_ns`` at most."""
+        return min([otherwise_ns, *self._live])
 
 
 def most_within(low: int, high: int, fits: Callable[[int], bool]) -> int:

@@ -17,7 +17,7 @@ from stepwell.core.types import FOREVER
 from stepwell.policies.peak import Peak
 from stepwell.policies.toolkit import OrderedLine, by_arrival, pack
 from stepwell.policies.victims import PreemptChoice
-from stepwell.policies.work import Guesses
+from stepwell.policies.work import Guesses, GuessOptions
 
 
 class PastFuture:
@@ -27,12 +27,9 @@ class PastFuture:
     promises = Promises(bounded_wait=True)
     parts: ClassVar[Mapping[str, str]] = {"predictor": "predictors"}
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Options(GuessOptions, frozen=True, forbid_unknown_fields=True):
         """How lengths are guessed, and how the latest arrival gives way where a guess was too low."""
 
-        predictor: str = "quantile"
-        """Guesses output lengths: a registered name of kind predictors."""
-        predictor_options: Mapping[str, object] = {}
         preempt: PreemptChoice = "recompute"
 
     def __init__(self, options: Options, predictor: Predictor) -> None:

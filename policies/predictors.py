@@ -1,4 +1,4 @@
-"""Predictors of output lengths: a number, what a tenant's past says, and (in simulations) the truth."""
+"""Predictors of output lengths: none, a number, what a tenant's past says, and (in simulations) the truth."""
 
 from __future__ import annotations
 
@@ -13,6 +13,22 @@ from stepwell.core.protocols import RequestView
 from stepwell.core.types import RequestId
 
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+
+
+class Nothing:
+    """Knows nothing: an answer has one token at least, and no more is assumed."""
+
+    name = "none"
+
+    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+        """None."""
+
+    def __init__(self, options: Options) -> None: ...
+
+    def predict(self, request: RequestView) -> int:
+        return 1
+
+    def learn(self, request: RequestView) -> None: ...
 
 
 class Constant:

@@ -7,16 +7,13 @@ Source: the order that minimises the mean wait (Smith, 1956), for LLM requests w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
-
-import msgspec
+from typing import Any, ClassVar
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestView, SchedulerView
-from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
 from stepwell.policies.toolkit import pack, seconds
-from stepwell.policies.work import Guesses
+from stepwell.policies.work import WorkLine, WorkOptions
 
 
 class Sjf:
@@ -26,37 +23,26 @@ class Sjf:
     promises = Promises(work_conserving=True, bounded_wait=True)
     parts: ClassVar[Mapping[str, str]] = {"predictor": "predictors"}
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Options(WorkOptions, frozen=True, forbid_unknown_fields=True):
         """How work is guessed, and when age overrules it."""
-
-        predictor: str = "quantile"
-        """Guesses output lengths: a registered name of kind predictors."""
-        predictor_options: Mapping[str, object] = {}
-        output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
-        """Prompt tokens that are as much work as one output token."""
-        aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
-        """The oldest request comes first at this age."""
 
     def __init__(self, options: Options, predictor: Predictor) -> None:
         self.options = options
         self.predictor = predictor
-        self.guesses = Guesses(predictor)
-        self.queue = Aging(self.work, seconds(options.aging_s))
+        self.jobs = WorkLine(self.work, predictor, seconds(options.aging_s))
 
     def work(self, request: RequestView, now_ns: int) -> Key:
         """The whole work of a request, in prompt tokens."""
-        return (request.prompt_tokens + self.guesses.output(request) * self.options.output_cost, request.id)
+        return (request.prompt_tokens + self.jobs.guesses.output(request) * self.options.output_cost, request.id)
 
     def observe(self, event: PolicyEvent) -> None:
-        self.guesses.observe(event)
-        self.queue.observe(event)
+        self.jobs.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        return pack(view, self.queue.line)
+        return pack(view, self.jobs.line)
 
     def dump(self) -> object:
-        return self.guesses.dump()
+        return self.jobs.guesses.dump()
 
     def load(self, data: Any) -> None:
-        self.guesses.load(data)
-        self.queue.reorder()
+        self.jobs.load(data)

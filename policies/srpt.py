@@ -8,18 +8,15 @@ short; what is left of a running one falls with every token, so nobody is sent b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
-
-import msgspec
+from typing import Any, ClassVar
 
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestView, SchedulerView
-from stepwell.policies.aging import Aging
 from stepwell.policies.line import Key
 from stepwell.policies.running import Running
 from stepwell.policies.toolkit import pack, seconds
 from stepwell.policies.victims import PreemptChoice
-from stepwell.policies.work import Guesses
+from stepwell.policies.work import WorkLine, WorkOptions
 
 
 class Srpt:
@@ -29,45 +26,35 @@ class Srpt:
     promises = Promises(work_conserving=True, bounded_wait=True)
     parts: ClassVar[Mapping[str, str]] = {"predictor": "predictors"}
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    class Options(WorkOptions, frozen=True, forbid_unknown_fields=True):
         """How work is guessed, how longer requests give way, and when age overrules both."""
 
-        predictor: str = "quantile"
-        """Guesses output lengths: a registered name of kind predictors."""
-        predictor_options: Mapping[str, object] = {}
-        output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
-        """Prompt tokens that are as much work as one output token."""
         preempt: PreemptChoice = "swap"
         """How a longer request gives way."""
-        aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
-        """The oldest request comes first at this age, and gives way to nobody."""
 
     def __init__(self, options: Options, predictor: Predictor) -> None:
         self.options = options
         self.predictor = predictor
-        self.guesses = Guesses(predictor)
-        self.queue = Aging(self.work, seconds(options.aging_s))
-        self.running = Running(self.queue.rank)
+        self.jobs = WorkLine(self.work, predictor, seconds(options.aging_s))
+        self.running = Running(self.jobs.rank)
 
     def work(self, request: RequestView, now_ns: int) -> Key:
         """The work that is left of a request, in prompt tokens."""
-        return (request.pending + self.guesses.left(request) * self.options.output_cost, request.id)
+        return (request.pending + self.jobs.guesses.left(request) * self.options.output_cost, request.id)
 
     def observe(self, event: PolicyEvent) -> None:
-        self.guesses.observe(event)
-        self.queue.observe(event)
+        self.jobs.observe(event)
         self.running.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        line = self.queue.line
+        line, rank = self.jobs.line, self.jobs.rank
         line.start(view.now_ns)
         yields = self.running.any_worse(line.head(), view.now_ns)
-        return pack(view, line, rank=self.queue.rank, mode=self.options.preempt, yields=yields)
+        return pack(view, line, rank=rank, mode=self.options.preempt, yields=yields)
 
     def dump(self) -> object:
-        return self.guesses.dump()
+        return self.jobs.guesses.dump()
 
     def load(self, data: Any) -> None:
-        self.guesses.load(data)
-        self.queue.reorder()
-        self.running.reorder(self.queue.now_ns)
+        self.jobs.load(data)
+        self.running.reorder(self.jobs.queue.now_ns)

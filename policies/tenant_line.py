@@ -159,7 +159,7 @@ class TenantLine:
         """Time alone changes nothing."""
         return 0
 
-    def dump(self) -> object:
+    def dump(self) -> dict[str, object]:
         """As ``protocols.Remembering``: service outlives the requests that were given it."""
         tenants = [[each.name, each.banked] for each in self.tenants.values()]
         return {"tenants": tenants, "last_left": self.last_left}

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
 
 from stepwell.core.protocols import PolicyEvent, Predictor, Remembering, RequestView
 from stepwell.core.types import RequestId
+from stepwell.policies.aging import Aging
+from stepwell.policies.line import Rank
+
+
+class GuessOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How output lengths are guessed."""
+
+    predictor: str = "quantile"
+    """Guesses output lengths: a registered name of kind predictors."""
+    predictor_options: Mapping[str, object] = {}
+
+
+class WorkOptions(GuessOptions, frozen=True, forbid_unknown_fields=True):
+    """How work is guessed, and when age overrules it."""
+
+    output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
+    """Prompt tokens that are as much work as one output token."""
+    aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
+    """The oldest request comes first at this age, and gives way to nobody."""
 
 
 class Guesses:
@@ -43,3 +65,23 @@ class Guesses:
         self._tokens = dict(data["guesses"])
         if isinstance(self.predictor, Remembering):
             self.predictor.load(data["predictor"])
+
+
+class WorkLine:
+    """A line in the order of guessed work, ``work``; the oldest request ages to the front."""
+
+    def __init__(self, work: Rank, predictor: Predictor, age_ns: int) -> None:
+        self.guesses = Guesses(predictor)
+        self.queue = Aging(work, age_ns)
+        self.line = self.queue.line
+        self.rank = self.queue.rank
+
+    def observe(self, event: PolicyEvent) -> None:
+        """Take notice of an event; a policy passes every one on."""
+        self.guesses.observe(event)
+        self.queue.observe(event)
+
+    def load(self, data: Any) -> None:
+        """Take over what ``guesses`` dumped."""
+        self.guesses.load(data)
+        self.queue.reorder()

@@ -14,7 +14,7 @@ from stepwell.core.limits import SchedulerLimits, TenantLimits
 from stepwell.core.scheduler import Scheduler
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.timeline import Timeline
-from stepwell.tests.policies.playing import order, play
+from stepwell.tests.policies.playing import ORACLE, order, play
 
 SEATS = SchedulerLimits(running_limit=4, token_budget=64)
 PROMPT, OUTPUT = 32, 20
@@ -59,6 +59,15 @@ def test_the_gap_between_backlogged_tenants_is_bounded() -> None:
     assert gap(play("fcfs", BOTH, limits=SEATS), BOTH) > 10 * BOUND
 
 
+def test_with_guessed_lengths_a_batch_is_shared_when_it_is_formed() -> None:
+    """Whoever is admitted counts at once with what is to come, so long answers of one tenant do not fill all seats."""
+    seats = SchedulerLimits(running_limit=8, token_budget=64)
+    requests = [TraceRequest(0, 4, 60, tenant="greedy") for _ in range(60)]
+    requests += [TraceRequest(0, 4, 6, tenant="modest") for _ in range(600)]
+    as_they_come, guessed = (gap(play("vtc", requests, options, limits=seats), requests) for options in ({}, ORACLE))
+    assert guessed < 0.5 * as_they_come
+
+
 def test_a_tenant_of_three_times_the_weight_is_given_three_times_as_much() -> None:
     weights = {"greedy": 3.0}
     tenants = tuple(TenantLimits(name, weight) for name, weight in weights.items())
@@ -95,7 +104,8 @@ def test_counters_stay_when_the_options_change(successor: str, kept: object) -> 
     scheduler.handle(0, [Submitted(1, 5, 9, tenant="a")])
     scheduler.handle(1, [StepDone(1)])
     scheduler.handle(2, [StepDone(2, [1])])
-    assert scheduler.memory() == {"tenants": [["a", 9.0]], "last_left": "a"}
+    guesses: dict[str, object] = {"guesses": [], "predictor": None}
+    assert scheduler.memory() == {"tenants": [["a", 9.0]], "last_left": "a", "guesses": guesses}
     scheduler.handle(3, [UsePolicy(successor)])
     memory = scheduler.memory()
     assert (memory["tenants"] if isinstance(memory, dict) else None) == kept

@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("torch", reason="needs the extra `model`")
 
 from stepwell.backends.weights.opening import default_model_path
+from stepwell.core.registry import names
 from stepwell.tests.backends.driving import make
 from stepwell.tests.backends.saturation import House, check_identity, crowd_of, pages_of
 from stepwell.tests.backends.tiny import SHAPE, write_gguf
@@ -58,7 +59,7 @@ def test_ou_4_pr_1_every_answer_at_saturation_is_the_one_alone(tmp_path: Path) -
     saturate(path, SHAPE.vocab_size, depths=(1, 2), prompts=(1, 40), answers=(8, 24))
 
 
-@pytest.mark.parametrize("allocator", ["paged", "prefix", "contiguous"])
+@pytest.mark.parametrize("allocator", sorted(names("allocators")))
 @pytest.mark.parametrize("page_size", [1, 4, 7])
 def test_ou_4_choices_of_a_prompt_are_the_requests_that_each_is_alone(
     tmp_path: Path, allocator: str, page_size: int

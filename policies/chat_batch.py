@@ -46,7 +46,7 @@ class ChatBatch:
 
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         """The oldest batch request ranks as chat at this age."""
-        preempt: PreemptChoice = "swap"
+        preempt: PreemptChoice = "auto"
         """How batch gives way."""
         spare: Share = 0.1
         """Part of the pages that batch leaves free when it is taken in: chat then finds room at once."""

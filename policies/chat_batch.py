@@ -4,8 +4,8 @@ A waiting chat request takes the seat or the pages of a running batch request, w
 (or is recomputed, by option, or where that tier is full).
 
 What makes chat's first token late beside batch is the step that runs when it comes, a step to make room, and company in
-its own steps.  So prompts of batch are cut into chunks, batch leaves some pages free, and its answers pause while a
-chat prompt is computed.
+its own steps.  So batch leaves some pages free, and its answers pause while a chat prompt is computed; the first is
+for the ``budget_share`` of its class to bound.
 
 Aging: the oldest live batch request ranks as chat once it is older than ``aging_s``; it then gives way to nobody, and
 when it ends the next oldest may.  So every batch request is served in bounded time, and however many of them have aged,
@@ -46,12 +46,10 @@ class ChatBatch:
 
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         """The oldest batch request ranks as chat at this age."""
-        preempt: PreemptChoice = "swap"
+        preempt: PreemptChoice = "auto"
         """How batch gives way."""
         spare: Share = 0.1
         """Part of the pages that batch leaves free when it is taken in: chat then finds room at once."""
-        chunk: Share = 0.25
-        """Part of the token budget that prompts of batch may fill: chat waits for the step that runs as it comes."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -78,7 +76,6 @@ class ChatBatch:
             rank=self.rank,
             mode=self.options.preempt,
             yields=self.running.any_worse(line.head(), view.now_ns),
-            prefill=max(self.leading.tokens(view.token_budget), round(self.options.chunk * view.token_budget), 1),
             admission=self.admission,
         )
         if self.leading.computed_by(plan):

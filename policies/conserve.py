@@ -46,7 +46,7 @@ class Conserve:
         estimate: str = "linear"
         """Estimates step times: a registered name of kind cost_models."""
         estimate_options: Mapping[str, object] = {}
-        preempt: PreemptChoice = "swap"
+        preempt: PreemptChoice = "auto"
         """How batch gives way."""
 
     def __init__(self, options: Options, estimate: CostModel) -> None:

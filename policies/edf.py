@@ -29,7 +29,7 @@ class Edf:
 
         otherwise_s: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] = 60.0
         """Due so long after arrival, for classes without a ``ttft_ms``."""
-        preempt: Gives = "swap"
+        preempt: Gives = "auto"
 
     def __init__(self, options: Options) -> None:
         self.options = options

@@ -39,7 +39,7 @@ class Leading:
         coming, tokens, count = self._coming, 0, 0
         begun: list[RequestId] = []
         for request in coming.values():
-            if request.pending == 1 and request.generated > 0:
+            if _begun(request):
                 begun.append(request.id)
                 continue
             tokens, count = tokens + request.pending, count + 1
@@ -52,8 +52,16 @@ class Leading:
 
     def computed_by(self, plan: StepPlan) -> bool:
         """Whether the plan computes any of them."""
-        coming = self._coming
-        return any(id in coming for id, _ in plan.admit) or any(id in coming for id, _ in plan.slices)
+        return any([self._comes(id) for id, _ in plan.admit]) or any([self._comes(id) for id, _ in plan.slices])
+
+    def _comes(self, id: RequestId) -> bool:
+        request = self._coming.get(id)
+        return request is not None and not _begun(request)
+
+
+def _begun(request: RequestView) -> bool:
+    """Whether its first token is there, and only the next one to be computed."""
+    return request.pending == 1 and request.generated > 0
 
 
 def holding(plan: StepPlan, view: SchedulerView, held: list[RequestView]) -> StepPlan:

@@ -35,7 +35,7 @@ class LeastSlack:
         estimate: str = "linear"
         """Estimates step times: a registered name of kind cost_models."""
         estimate_options: Mapping[str, object] = {}
-        preempt: Gives = "swap"
+        preempt: Gives = "auto"
 
     def __init__(self, options: Options, estimate: CostModel) -> None:
         self.options = options

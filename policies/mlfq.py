@@ -40,7 +40,7 @@ class Mlfq:
         levels: Annotated[int, msgspec.Meta(ge=1, le=40)] = 6
         output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
         """Prompt tokens that take as long as one output token."""
-        preempt: PreemptChoice = "swap"
+        preempt: PreemptChoice = "auto"
         """How a lower level gives way."""
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         """The oldest request is promoted above all levels at this age."""

@@ -35,7 +35,7 @@ class Plas:
         levels: Annotated[int, msgspec.Meta(ge=1, le=40)] = 8
         output_cost: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 16
         """Prompt tokens that are as much service as one output token."""
-        preempt: Gives = "swap"
+        preempt: Gives = "auto"
         """How a running request gives way."""
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         """The oldest request comes first at this age."""

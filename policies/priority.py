@@ -31,7 +31,7 @@ class Priority:
 
         aging_s: Annotated[float, msgspec.Meta(ge=0, le=1_000_000_000)] = 30.0
         """The oldest request comes first at this age."""
-        preempt: Gives = "swap"
+        preempt: Gives = "auto"
         """How a running request gives way to one of a better priority."""
 
     def __init__(self, options: Options) -> None:

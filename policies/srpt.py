@@ -29,7 +29,7 @@ class Srpt:
     class Options(WorkOptions, frozen=True, forbid_unknown_fields=True):
         """How work is guessed, how longer requests give way, and when age overrules both."""
 
-        preempt: PreemptChoice = "swap"
+        preempt: PreemptChoice = "auto"
         """How a longer request gives way."""
 
     def __init__(self, options: Options, predictor: Predictor) -> None:

@@ -89,22 +89,21 @@ def test_chat_takes_the_seat_of_batch_which_keeps_its_work() -> None:
     requests = [TraceRequest(0, 8, 6, "batch"), TraceRequest(0, 8, 6, "batch"), TraceRequest(30, 5, 2, "chat")]
     scheduler = build("chat-batch", pool=Pool(64, 4, 16), limits=SchedulerLimits(token_budget=32, running_limit=2))
     run = simulate(scheduler, requests)
-    #   0: A 8 (batch: a quarter of
-    #      the budget)              10 + 8          = 18 → 18   A1
-    #  18: A+, B 8                  10 + 1 + 8      = 19 → 37   A2 B1      (C comes at 30)
-    #  37: B out (8 tokens,
-    #      2 pages), C 5, A pauses  10 + 10 + 5     = 25 → 62   C1
-    #  62: C+, A 1                  10 + 1 + 1      = 12 → 74   A3 C2 stop
-    #  74: B in (2 pages), A+       10 + 10 + 1     = 21 → 95   A4
-    #  95: A+, B 1                  10 + 1 + 1      = 12 → 107  A5 B2
-    # 107: A+ B+                    10 + 2          = 12 → 119  A6 stop, B3
-    # 119, 130, 141: B+                             = 11 → 130, 141, 152  B4 B5 B6 stop
+    #   0: A 8, B 8                 10 + 16         = 26 → 26   A1 B1
+    #  26: A+ B+                    10 + 2          = 12 → 38   A2 B2      (C comes at 30)
+    #  38: B out (9 tokens,
+    #      3 pages), C 5, A pauses  10 + 15 + 5     = 30 → 68   C1
+    #  68: C+, A 1                  10 + 1 + 1      = 12 → 80   A3 C2 stop
+    #  80: B in (3 pages), A+       10 + 15 + 1     = 26 → 106  A4
+    # 106: A+, B 1                  10 + 1 + 1      = 12 → 118  A5 B3
+    # 118: A+ B+                    10 + 2          = 12 → 130  A6 stop, B4
+    # 130, 141: B+                                  = 11 → 141, 152  B5 B6 stop
     assert tokens_ns(run.stories) == [
-        [18, 37, 74, 95, 107, 119],
-        [37, 107, 119, 130, 141, 152],
-        [62, 74],
+        [26, 38, 80, 106, 118, 130],
+        [26, 38, 118, 130, 141, 152],
+        [68, 80],
     ]
-    assert preemptions(run.stories) == [[], [(37, "swap", C, 8, 2)], []]
+    assert preemptions(run.stories) == [[], [(38, "swap", C, 9, 3)], []]
 
 
 def test_static_starts_the_next_batch_when_the_last_request_ends() -> None:

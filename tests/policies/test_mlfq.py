@@ -28,7 +28,7 @@ def test_the_longest_wait_is_bounded_by_the_quantum_and_not_by_the_longest_answe
 
 
 def test_a_long_answer_keeps_its_work_when_it_gives_way() -> None:
-    run = play("mlfq", MIXED, limits=TWO_SEATS)
+    run = play("mlfq", MIXED, {"preempt": "swap"}, limits=TWO_SEATS)
     moved = [it for story in run.stories.values() for _, it in story.preemptions]
     assert moved
     assert all(it.mode == "swap" and it.request <= 2 for it in moved)

@@ -306,7 +306,7 @@ def _drops_work(view: SchedulerView, plan: StepPlan) -> Iterator[str]:
         if item.mode == "swap":
             room -= pages
         elif 0 < pages <= room:
-            yield f"drops the work of request {item.request}, {pages} pages, with room for {room} (promised: keeps_work)"
+            yield f"drops the work of request {item.request}, {pages} pages of {room} free (promised: keeps_work)"
 
 
 # ------------------------------------------------------------------------------------------------ sealing

@@ -41,7 +41,7 @@ def test_it_says_who_decides_and_over_what() -> None:
     assert (told["policy"], told["configured"], told["swaps"]) == ("chat-batch", "chat-batch", 0)
     assert (told["options"]["aging_s"], told["options"]["preempt"]) == (5.0, "swap")
     assert told["promises"] == {
-        "work_conserving": True,
+        "work_conserving": False,
         "bounded_wait": True,
         "respects_rank": True,
         "keeps_work": True,

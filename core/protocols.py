@@ -38,6 +38,8 @@ class Promises(msgspec.Struct, frozen=True):
     """Every request that can run is admitted after finitely many steps, whatever else arrives."""
     respects_rank: bool = False
     """A request never evicts one of equal or better rank, and is never admitted past a waiting better-ranked one."""
+    keeps_work: bool = False
+    """What somebody who gives way has computed is kept in the host tier, while there is room for it."""
 
 
 class RequestView(Protocol):

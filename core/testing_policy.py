@@ -25,6 +25,7 @@ And what its ``promises`` add, as understood here:
   do not name it); whoever gives way is of worse rank than the waiting request it gives way to (every one taken in, if
   the plan names none), and of no better rank than a running one.  The rank is that of the class, unless the policy has
   a method ``rank(request, now_ns)``, whose value (or the first item of it) then counts.
+- ``keeps_work``: nobody is sent away to be computed again whose pages the host tier has room for.
 """
 
 from __future__ import annotations
@@ -221,6 +222,8 @@ class Watched:
             yield from _idles(view, plan)
         if self.promises.respects_rank:
             yield from _passes_rank(view, plan, self._rank)
+        if self.promises.keeps_work:
+            yield from _drops_work(view, plan)
 
     def _rank(self, request: RequestView, now_ns: int) -> Any:
         stated = getattr(self.policy, "rank", None)
@@ -292,6 +295,18 @@ def _passes_rank(view: SchedulerView, plan: StepPlan, rank: Callable[[RequestVie
                 id in running and rank(running[id], now_ns) > theirs
             ):
                 yield f"sends request {item.request} away for request {id} of no better rank (promised: respects_rank)"
+
+
+def _drops_work(view: SchedulerView, plan: StepPlan) -> Iterator[str]:
+    """Who is sent away to be computed again although the host tier, as the plan leaves it, would hold it."""
+    running = {**view.decoding, **view.loose}
+    room = view.free_host_pages
+    for item in plan.preempt:
+        pages = -(-running[item.request].computed // view.page_size)
+        if item.mode == "swap":
+            room -= pages
+        elif 0 < pages <= room:
+            yield f"drops the work of request {item.request}, {pages} pages of {room} free (promised: keeps_work)"
 
 
 # ------------------------------------------------------------------------------------------------ sealing

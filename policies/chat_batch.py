@@ -25,7 +25,7 @@ from stepwell.policies.leading import Leading, holding, others_decoding, with_sp
 from stepwell.policies.line import Key
 from stepwell.policies.running import Running
 from stepwell.policies.toolkit import pack, seconds
-from stepwell.policies.victims import PreemptChoice
+from stepwell.policies.victims import PreemptChoice, promised
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -39,7 +39,7 @@ class ChatBatch:
     """Chat before batch; batch ages into chat, gives way under pressure, and keeps its work."""
 
     name = "chat-batch"
-    promises = Promises(bounded_wait=True, respects_rank=True)
+    promises = Promises(bounded_wait=True, respects_rank=True, keeps_work=True)
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """When batch ranks as chat, how it gives way, and what is kept free of it."""
@@ -53,6 +53,7 @@ class ChatBatch:
 
     def __init__(self, options: Options) -> None:
         self.options = options
+        self.promises = promised(self.promises, options.preempt)
         self.queue = Aging(by_class, seconds(options.aging_s), may_age=lambda request: request.rank > 0)
         self.running = Running(self.rank)
         self.leading = Leading()

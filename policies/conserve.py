@@ -23,7 +23,7 @@ from stepwell.policies.leading import Leading, holding, others_decoding, with_sp
 from stepwell.policies.running import Running
 from stepwell.policies.step_time import Paces, most_within, prompt_tokens_within
 from stepwell.policies.toolkit import OrderedLine, pack, seconds
-from stepwell.policies.victims import PreemptChoice
+from stepwell.policies.victims import PreemptChoice, promised
 
 FORESIGHT = 1 << 12
 """Steps for which a plan is looked ahead: it holds no longer."""
@@ -33,7 +33,7 @@ class Conserve:
     """Chat as if it were alone; batch fills each step up to a bound on its predicted time."""
 
     name = "conserve"
-    promises = Promises(respects_rank=True)
+    promises = Promises(respects_rank=True, keeps_work=True)
     parts: ClassVar[Mapping[str, str]] = {"estimate": "cost_models"}
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +51,7 @@ class Conserve:
 
     def __init__(self, options: Options, estimate: CostModel) -> None:
         self.options = options
+        self.promises = promised(self.promises, options.preempt)
         self.estimate = estimate
         self.step_ns = seconds(options.step_ms / 1000)
         self.line = OrderedLine(by_class)

@@ -16,7 +16,7 @@ class Swap:
     """First come, first served; preempts the latest arrival by swap, by recompute when the host tier is full."""
 
     name = "swap"
-    promises = Promises(work_conserving=True, bounded_wait=True)
+    promises = Promises(work_conserving=True, bounded_wait=True, keeps_work=True)
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """None: the order of arrival says it all."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
+import msgspec
+
 from stepwell.core.plan import Part, Preemption, StepPlan
-from stepwell.core.protocols import RequestView, SchedulerView
+from stepwell.core.protocols import Promises, RequestView, SchedulerView
 from stepwell.core.types import SWAPPING_IN, PreemptMode, RequestId
 from stepwell.policies.line import Key, Rank
 
@@ -69,6 +71,11 @@ def preempt_mode(view: SchedulerView, victim: RequestView, mode: PreemptChoice, 
     if mode == "auto" and view.recompute_ns(victim) < view.swap_ns(victim):
         return "recompute"
     return "swap"
+
+
+def promised(promises: Promises, mode: PreemptChoice) -> Promises:
+    """Of a policy whose ``mode`` is an option: work is kept with ``swap`` alone."""
+    return msgspec.structs.replace(promises, keeps_work=promises.keeps_work and mode == "swap")
 
 
 class Departures:

@@ -174,6 +174,10 @@ class EvictsEquals(Honest):
         return StepPlan(preempt=[Preemption(victim.id, "recompute", "because", head)])
 
 
+class DropsWork(Honest):
+    promises = Promises(keeps_work=True)
+
+
 class ForgetsTheRefused(Honest):
     def __init__(self) -> None:
         super().__init__()
@@ -206,6 +210,7 @@ BROKEN: list[tuple[type[Honest], str]] = [
     (OneAtATime, r"takes in nobody although .* \(promised: work_conserving\)"),
     (NoRank, r"takes in request \d+ past request \d+ of better rank \(promised: respects_rank\)"),
     (EvictsEquals, r"sends request \d+ away for request \d+ of no better rank \(promised: respects_rank\)"),
+    (DropsWork, r"drops the work of request \d+, \d+ pages of \d+ free \(promised: keeps_work\)"),
     (ForgetsTheRefused, "does not recover from refused items"),
 ]
 

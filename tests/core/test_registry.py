@@ -347,7 +347,12 @@ def test_name_declared_by_two_is_refused(third_party: Path) -> None:
 def test_describe(plugin: Path) -> None:
     described = catalogue.describe("policies", f"{plugin}:Mine")
     assert described.doc == "Serves nobody.\n\nIt is here for the tests."
-    assert described.promises == {"work_conserving": False, "bounded_wait": True, "respects_rank": False}
+    assert described.promises == {
+        "work_conserving": False,
+        "bounded_wait": True,
+        "respects_rank": False,
+        "keeps_work": False,
+    }
     assert [(each.name, each.type, each.default, each.doc) for each in described.options] == [
         ("aging_s", "float", "30.0", "older requests rank as chat"),
         ("mode", "swap | recompute", "swap", "How a request leaves."),

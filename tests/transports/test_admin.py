@@ -40,7 +40,12 @@ def test_it_says_who_decides_and_over_what() -> None:
         told = http.get(ADMIN).json()
     assert (told["policy"], told["configured"], told["swaps"]) == ("chat-batch", "chat-batch", 0)
     assert (told["options"]["aging_s"], told["options"]["preempt"]) == (5.0, "swap")
-    assert told["promises"] == {"work_conserving": True, "bounded_wait": True, "respects_rank": True}
+    assert told["promises"] == {
+        "work_conserving": False,
+        "bounded_wait": True,
+        "respects_rank": True,
+        "keeps_work": True,
+    }
     assert told["queue"] == {"waiting": 0, "running": 0, "swapped": 0}
     assert told["pages"] == {"free": 400, "total": 400}
     assert told["last_fault"] is None

@@ -2,7 +2,7 @@
 
     python -m stepwell.benchmarks.key_tokens
 
-Simulated chats: 1,200 of 1 to 6 turns behind one of 40 system prompts of 50 to 1,500 tokens; questions of 10 to 200
+Simulated chats: 400 of 1 to 6 turns behind one of 20 system prompts of 50 to 1,500 tokens; questions of 10 to 200
 tokens, answers of 20 to 400.  A turn's prompt is everything said before and the question.  The pool holds them all, so
 that only the comparison matters.  Keys are made and journalled as a server would.  One JSON object a line.
 """
@@ -22,7 +22,7 @@ from stepwell.sim.run import simulate
 from stepwell.sim.workload.draws import uniforms
 from stepwell.sim.workload.request import TraceRequest, Workload
 
-CHATS, SYSTEMS, TURNS = 1_200, 40, 6
+CHATS, SYSTEMS, TURNS = 400, 20, 6
 CASES = (
     *(("prefix", page, 0) for page in (16, 64, 256)),
     *(("radix", page, key) for page in (16, 64, 256) for key in (1, 2, 4, 8, 16) if key <= page),
@@ -75,7 +75,9 @@ def main() -> None:
         result = simulate(config, workload=workload)
         size = key_tokens or page_size
         keys = sum(each.prompt_tokens // size for each in workload.requests)
-        written = sum(len(msgspec.json.encode([(1 << 63) + 1] * (each.prompt_tokens // size))) for each in workload.requests)
+        written = sum(
+            len(msgspec.json.encode([(1 << 63) + 1] * (each.prompt_tokens // size))) for each in workload.requests
+        )
         line = {
             "bench": "key_tokens",
             "allocator": allocator,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -129,12 +129,19 @@ def serve(
     leaves: Collection[int] = (),
     at_once: bool = True,
     allocator: str = "paged",
+    keeping: Mapping[str, Any] | None = None,
     **scheduler: Any,
 ) -> Served:
     """All at once or one after another; ``cancels`` says after how many tokens a client leaves,
-    ``leaves`` who does when its second slice is launched."""
+    ``leaves`` who does when its second slice is launched.  ``keeping`` are the allocator's options."""
     info = backend.info
-    memory = MemoryConfig(allocator=allocator, pages=info.pages, page_size=info.page_size, host_pages=info.host_pages)
+    memory = MemoryConfig(
+        allocator=allocator,
+        pages=info.pages,
+        page_size=info.page_size,
+        host_pages=info.host_pages,
+        options=dict(keeping or {}),
+    )
     settings = {"token_budget": 64, "running_limit": 16} | scheduler
     config = validate(Config(scheduler=SchedulerConfig(policy=policy, **settings), memory=memory))
     preemptions: Counter[str] = Counter()
@@ -158,11 +165,13 @@ def serve(
                 stream.cancel()
 
     async def main() -> None:
-        engine = Engine(build_scheduler(config), backend, VirtualClock(), observers=[observe])
+        made = build_scheduler(config)
+        kv = made.state.allocator
+        engine = Engine(made, backend, VirtualClock(), observers=[observe])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run)
             for index, (prompt, most, sampling) in enumerate(requests):
-                keys = page_keys(prompt, info.page_size, SALT) if allocator == "prefix" else ()
+                keys = page_keys(prompt, kv.key_tokens, SALT) if kv.reuses_prefixes else ()
                 stream = engine.submit(prompt, most, keys=keys, salt=SALT, sampling=sampling)
                 streams.append(stream)
                 if at_once:

@@ -105,6 +105,7 @@ class House:
     policy: str = "fcfs"
     scheduler: dict[str, Any] = field(default_factory=dict)
     allocator: str = "paged"
+    keeping: dict[str, Any] = field(default_factory=dict)
     fullest: int = 0
     preemptions: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -115,7 +116,11 @@ class House:
         """All at once; their tokens and how they ended.  The pool is as it was, afterwards."""
         info, noting = self.backend.info, _Noting(self.backend)
         memory = MemoryConfig(
-            allocator=self.allocator, pages=info.pages, page_size=info.page_size, host_pages=info.host_pages
+            allocator=self.allocator,
+            pages=info.pages,
+            page_size=info.page_size,
+            host_pages=info.host_pages,
+            options=self.keeping,
         )
         config = validate(Config(scheduler=SchedulerConfig(policy=self.policy, **self.scheduler), memory=memory))
         streams: list[Stream] = []
@@ -145,7 +150,8 @@ class House:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(engine.run)
                 for each in asked:
-                    keys = page_keys(each.prompt, info.page_size, SALT) if state.allocator.reuses_prefixes else ()
+                    kv = state.allocator
+                    keys = page_keys(each.prompt, kv.key_tokens, SALT) if kv.reuses_prefixes else ()
                     parent = streams[-each.after].request if each.after else 0
                     streams.append(
                         engine.submit(

@@ -7,14 +7,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.page_keys import page_keys
 from stepwell.core.protocols import NotNow, Reservation
+from stepwell.core.testing import allocator_machine
 from stepwell.memory.eviction import ORDERS
 from stepwell.memory.radix import Radix
 
 SIZE = 4
+MODEST = settings(max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def pool(pages: int, key_tokens: int = 1, **options: Any) -> Radix:
@@ -41,16 +45,15 @@ def play(kv: Radix, request: int, says: list[int]) -> int:
     return answer.cached
 
 
-@pytest.mark.parametrize("key_tokens", [1, 2, 4, 8, 16, 0])
+@pytest.mark.parametrize("key_tokens", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("prompt", [15, 16, 17, 63, 64, 65])
 def test_pc_1_all_but_one_token_is_found(prompt: int, key_tokens: int) -> None:
     kv = Radix(Radix.Options(key_tokens=key_tokens), pages=16, page_size=16, host_pages=0)
-    size = key_tokens or 4
-    keys = keys_of(list(range(prompt)), size)
+    keys = keys_of(list(range(prompt)), key_tokens)
     for request in (1, 2, 3):
         answer = kv.reserve(request, prompt, 100, keys)
         assert isinstance(answer, Reservation)
-        assert answer.cached == ((prompt - 1) // size * size if request > 1 else 0)
+        assert answer.cached == ((prompt - 1) // key_tokens * key_tokens if request > 1 else 0)
         assert len(answer.copies) == (answer.cached % 16 > 0)
         kv.publish(request, prompt, keys)
         kv.free(request)
@@ -125,9 +128,21 @@ def test_keys_must_fill_pages() -> None:
         pool(4, key_tokens=3)
     with pytest.raises(UserError, match="do not fill a page of 4"):
         pool(4, key_tokens=8)
-    assert [Radix(Radix.Options(), pages=1, page_size=n, host_pages=0).key_tokens for n in (1, 2, 3, 16)] == [1, 2, 1, 4]
+    sizes = {size: Radix(Radix.Options(), pages=1, page_size=size, host_pages=0).key_tokens for size in (1, 3, 24, 64)}
+    assert sizes == {1: 1, 3: 1, 24: 8, 64: 16}
     with pytest.raises(UserError, match="keys are of 1 tokens, not of 2"):
         pool(4, key_tokens=2).load(pool(4).dump())
+
+
+@pytest.mark.parametrize("key_tokens", [1, 2])
+def test_keys_finer_than_a_page_keep_the_contract(key_tokens: int) -> None:
+    """``tests/conformance`` has keys of a whole page."""
+
+    def make(pages: int, page_size: int, host_pages: int) -> Radix:
+        options = Radix.Options(key_tokens=key_tokens if page_size % key_tokens == 0 else 1)
+        return Radix(options, pages=pages, page_size=page_size, host_pages=host_pages)
+
+    run_state_machine_as_test(allocator_machine(make), settings=MODEST)
 
 
 class Cache:

@@ -178,7 +178,7 @@ class World:
 
     def pin(self, pick: int, pages: int) -> Pin:
         """What requests of one kind begin with; every other time no longer."""
-        keys = self.keys(pick, pages * self.setup.page_size)
+        keys = self.keys(pick, pages * self.key_tokens)
         return Pin(keys, pick % 2 == 0)
 
     def stop(self, pick: int, keep: int) -> Stop | None:

@@ -20,6 +20,7 @@ from stepwell.core.engine import Engine
 from stepwell.core.events import Event
 from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted
 from stepwell.core.page_keys import page_keys
+from stepwell.core.protocols import BackendInfo
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
 
@@ -120,6 +121,12 @@ class Served:
     """Tokens that each found computed, at every admission."""
 
 
+def pool_of(info: BackendInfo, allocator: str, options: Mapping[str, Any]) -> MemoryConfig:
+    """What a backend has room for."""
+    sizes = {name: getattr(info, name) for name in ("pages", "page_size", "host_pages")}
+    return MemoryConfig(allocator=allocator, options=dict(options), **sizes)
+
+
 def serve(
     backend: TorchBackend,
     requests: Sequence[tuple[Sequence[int], int, SamplingParams]],
@@ -135,13 +142,7 @@ def serve(
     """All at once or one after another; ``cancels`` says after how many tokens a client leaves,
     ``leaves`` who does when its second slice is launched.  ``keeping`` are the allocator's options."""
     info = backend.info
-    memory = MemoryConfig(
-        allocator=allocator,
-        pages=info.pages,
-        page_size=info.page_size,
-        host_pages=info.host_pages,
-        options=dict(keeping or {}),
-    )
+    memory = pool_of(info, allocator, keeping or {})
     settings = {"token_budget": 64, "running_limit": 16} | scheduler
     config = validate(Config(scheduler=SchedulerConfig(policy=policy, **settings), memory=memory))
     preemptions: Counter[str] = Counter()

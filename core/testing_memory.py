@@ -59,7 +59,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.kv = self.fresh()
         self.device = PoolModel("page", pages)
         self.host = PoolModel("host page", host_pages)
-        self.key_tokens = getattr(self.kv, "key_tokens", page_size)
+        self.key_tokens = self.kv.key_tokens
         self.prefixes = PrefixModel(page_size // self.key_tokens)
 
     # ------------------------------------------------------------------------------------------------- helpers

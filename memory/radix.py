@@ -50,7 +50,8 @@ class Radix:
         """How finely prompts are compared, and what goes first when room is needed."""
 
         key_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
-        """Tokens that a key stands for, a divisor of the page size; 1: to the token; 0: 4, if it is one, or 2, or 1."""
+        """Tokens that a key stands for, a divisor of the page size; 1: to the token; 0: 16, 8, 4 or 2 if it is one, as
+        finer keys find little more and have their price (docs/memory.md)."""
 
         eviction: Eviction = "lru"
         """``lru``: left longest ago; ``fifo``: computed longest ago; ``lfu``: found least often; ``cost``: cheapest to
@@ -59,7 +60,7 @@ class Radix:
     def __init__(self, options: Options, *, pages: int, page_size: int, host_pages: int) -> None:
         """``pages`` device pages of ``page_size`` tokens, and ``host_pages`` to swap to; ``UserError`` if senseless."""
         self._shape = Shape(self.name, pages, page_size, host_pages)
-        self.key_tokens = options.key_tokens or next(count for count in (4, 2, 1) if page_size % count == 0)
+        self.key_tokens = options.key_tokens or next(count for count in (16, 8, 4, 2, 1) if page_size % count == 0)
         if page_size % self.key_tokens:
             raise UserError(
                 f"keys of {self.key_tokens} tokens do not fill a page of {page_size}", field="memory.options.key_tokens"

@@ -161,7 +161,8 @@ class Drive:
         )
         beside = make_shadow(config, clock=time.perf_counter_ns)
         self.scheduler: Scheduler = build_scheduler(config, honour_repeats=honour_repeats, shadow=beside)
-        self._keyed = self.scheduler.state.allocator.reuses_prefixes
+        made = self.scheduler.state.allocator
+        self._key_tokens = made.key_tokens if made.reuses_prefixes else 0
         # More than anybody comes to, and little enough that all fit who reserve it at once.
         self._most = 150 + steps * 2
         self._now_ns = 0
@@ -209,7 +210,7 @@ class Drive:
         id = self._next
         self._next += 1
         tokens = 480 + id * 7 % 41
-        keys = [(id << 32) + place for place in range(tokens // _PAGE)] if self._keyed else []
+        keys = [(id << 32) + place for place in range(tokens // self._key_tokens)] if self._key_tokens else []
         return Submitted(id, tokens, self._most, keys=keys)
 
     def _done(self, ended: list[RequestId]) -> float:

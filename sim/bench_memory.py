@@ -98,7 +98,7 @@ class _Bulk:
         """Of prompts that have nothing in common."""
         if not kv.reuses_prefixes:
             return {id: [] for id in self._requests}
-        each = PROMPT_TOKENS // kv.page_size
+        each = PROMPT_TOKENS // kv.key_tokens
         keys: list[int] = np.random.PCG64(salt).random_raw(len(self._requests) * each).tolist()
         return {id: keys[(id - 1) * each : id * each] for id in self._requests}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from stepwell.core.engine import Engine
 from stepwell.core.events import Event
 from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted
 from stepwell.core.page_keys import page_keys
+from stepwell.core.protocols import BackendInfo
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
 
@@ -120,6 +121,12 @@ class Served:
     """Tokens that each found computed, at every admission."""
 
 
+def pool_of(info: BackendInfo, allocator: str, options: Mapping[str, Any]) -> MemoryConfig:
+    """What a backend has room for."""
+    sizes = {name: getattr(info, name) for name in ("pages", "page_size", "host_pages")}
+    return MemoryConfig(allocator=allocator, options=dict(options), **sizes)
+
+
 def serve(
     backend: TorchBackend,
     requests: Sequence[tuple[Sequence[int], int, SamplingParams]],
@@ -129,12 +136,13 @@ def serve(
     leaves: Collection[int] = (),
     at_once: bool = True,
     allocator: str = "paged",
+    keeping: Mapping[str, Any] | None = None,
     **scheduler: Any,
 ) -> Served:
     """All at once or one after another; ``cancels`` says after how many tokens a client leaves,
-    ``leaves`` who does when its second slice is launched."""
+    ``leaves`` who does when its second slice is launched.  ``keeping`` are the allocator's options."""
     info = backend.info
-    memory = MemoryConfig(allocator=allocator, pages=info.pages, page_size=info.page_size, host_pages=info.host_pages)
+    memory = pool_of(info, allocator, keeping or {})
     settings = {"token_budget": 64, "running_limit": 16} | scheduler
     config = validate(Config(scheduler=SchedulerConfig(policy=policy, **settings), memory=memory))
     preemptions: Counter[str] = Counter()
@@ -158,11 +166,13 @@ def serve(
                 stream.cancel()
 
     async def main() -> None:
-        engine = Engine(build_scheduler(config), backend, VirtualClock(), observers=[observe])
+        made = build_scheduler(config)
+        kv = made.state.allocator
+        engine = Engine(made, backend, VirtualClock(), observers=[observe])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run)
             for index, (prompt, most, sampling) in enumerate(requests):
-                keys = page_keys(prompt, info.page_size, SALT) if allocator == "prefix" else ()
+                keys = page_keys(prompt, kv.key_tokens, SALT) if kv.reuses_prefixes else ()
                 stream = engine.submit(prompt, most, keys=keys, salt=SALT, sampling=sampling)
                 streams.append(stream)
                 if at_once:

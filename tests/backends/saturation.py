@@ -14,7 +14,7 @@ import msgspec
 from stepwell.backends.torch_backend import TorchBackend
 from stepwell.core.build import build_scheduler
 from stepwell.core.clock import VirtualClock, run_virtual
-from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, validate
+from stepwell.core.config import Config, SchedulerConfig, validate
 from stepwell.core.engine import Engine
 from stepwell.core.events import Event
 from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted
@@ -22,7 +22,7 @@ from stepwell.core.page_keys import page_keys
 from stepwell.core.protocols import StepResult
 from stepwell.core.sampling import SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
-from stepwell.tests.backends.driving import SALT
+from stepwell.tests.backends.driving import SALT, pool_of
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -105,6 +105,7 @@ class House:
     policy: str = "fcfs"
     scheduler: dict[str, Any] = field(default_factory=dict)
     allocator: str = "paged"
+    keeping: dict[str, Any] = field(default_factory=dict)
     fullest: int = 0
     preemptions: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
@@ -114,9 +115,7 @@ class House:
     def serve(self, asked: Sequence[Asked]) -> list[Said]:
         """All at once; their tokens and how they ended.  The pool is as it was, afterwards."""
         info, noting = self.backend.info, _Noting(self.backend)
-        memory = MemoryConfig(
-            allocator=self.allocator, pages=info.pages, page_size=info.page_size, host_pages=info.host_pages
-        )
+        memory = pool_of(info, self.allocator, self.keeping)
         config = validate(Config(scheduler=SchedulerConfig(policy=self.policy, **self.scheduler), memory=memory))
         streams: list[Stream] = []
         scheduler = build_scheduler(config)
@@ -145,7 +144,8 @@ class House:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(engine.run)
                 for each in asked:
-                    keys = page_keys(each.prompt, info.page_size, SALT) if state.allocator.reuses_prefixes else ()
+                    kv = state.allocator
+                    keys = page_keys(each.prompt, kv.key_tokens, SALT) if kv.reuses_prefixes else ()
                     parent = streams[-each.after].request if each.after else 0
                     streams.append(
                         engine.submit(

@@ -82,9 +82,12 @@ def cases(draw: st.DrawFn, policy: str, allocator: str) -> Case:
     one = -(-2 * longest // page_size)
     running_limit = draw(small(1, 6))
     requests = draw(workloads(longest))
-    if allocator == "prefix":
+    key_tokens = draw(st.sampled_from([1, page_size])) if allocator == "radix" else page_size
+    if allocator in ("prefix", "radix"):
         requests = tuple(
-            msgspec.structs.replace(it, keys=alike(it.prompt_tokens // page_size, draw(small(0, 3)), draw(small(0, 1))))
+            msgspec.structs.replace(
+                it, keys=alike(it.prompt_tokens // key_tokens, draw(small(0, 3)), draw(small(0, 1)))
+            )
             for it in requests
         )
     return Case(
@@ -103,6 +106,7 @@ def cases(draw: st.DrawFn, policy: str, allocator: str) -> Case:
             "page_size": page_size,
             "pages": draw(small(one, 3 * one)),
             "host_pages": draw(st.sampled_from([0, one, 3 * one])),
+            "options": {"key_tokens": key_tokens} if allocator == "radix" else {},
         },
         max_tokens=draw(st.sampled_from([1, longest, 2 * longest, 1000])),
         faults=draw(st.one_of(st.just({}), faults(len(requests)))),

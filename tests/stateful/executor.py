@@ -219,7 +219,7 @@ class Executor:
 
         def writer(position: int) -> int:
             own = row.origin if position < row.prompt else row.id
-            return keyed.get(position // self.memory.page_size, own)
+            return keyed.get(position // self.memory.key_tokens, own)
 
         return [(writer(position), position) for position in range(start, stop)]
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 Cell = tuple[int, int]
-"""(request, position), of a prompt (its first request, position); in a page of a prompt with a key, (- key, position):
-whoever computes it writes the same."""
+"""(request, position), of a prompt (its first request, position); under a key, (- key, position): whoever computes it
+writes the same."""
 
 
 class Memory:
-    """``page_size`` cells a page; a cell that was never written, or was spoiled, is None."""
+    """``page_size`` cells a page, ``key_tokens`` under a key; one never written, or spoiled, is None."""
 
-    def __init__(self, total: int, page_size: int, host_total: int) -> None:
+    def __init__(self, total: int, page_size: int, host_total: int, key_tokens: int) -> None:
         self.total = total
         self.page_size = page_size
+        self.key_tokens = key_tokens
         self.host_total = host_total
         self._device: list[list[Cell | None]] = [[None] * page_size for _ in range(total)]
         self._host: list[list[Cell | None]] = [[None] * page_size for _ in range(host_total)]

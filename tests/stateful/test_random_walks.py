@@ -12,8 +12,8 @@ import pytest
 from stepwell.tests.stateful.walk import setup_of, walk
 
 TURNS = 120
-QUICK = 180
-"""Every policy, allocator and depth six times."""
+QUICK = 240
+"""Every policy, allocator and depth four times."""
 MANY = 3000
 
 

@@ -32,8 +32,9 @@ from stepwell.tests.stateful.kv_memory import Memory
 from stepwell.tests.stateful.rows import Row, must
 
 POLICIES = ("fcfs", "swap", "chat-batch", "static", "chaos")
-ALLOCATORS = ("paged", "contiguous", "prefix")
+ALLOCATORS = ("paged", "contiguous", "prefix", "radix")
 OPTIONS: dict[str, dict[str, object]] = {"chat-batch": {"aging_s": 2e-6}, "static": {"batch_size": 3}}
+ALLOCATOR_OPTIONS: dict[str, dict[str, object]] = {"radix": {"key_tokens": 1}}
 
 
 @dataclass(frozen=True)
@@ -88,14 +89,21 @@ class World:
             OPTIONS.get(it.policy),
             honour_repeats=it.honour_repeats,
         )
-        memory = Memory(it.pages, it.page_size, it.host_pages)
+        self.key_tokens = self.scheduler.state.allocator.key_tokens
+        memory = Memory(it.pages, it.page_size, it.host_pages, self.key_tokens)
         self.device = Executor(limits, memory, it.pages * it.page_size, self.answer_keys)
         self.device.rejects = it.rejects
 
     def allocator(self) -> KVAllocator:
         it = self.setup
         return registry.make_allocator(
-            MemoryConfig(allocator=it.allocator, pages=it.pages, page_size=it.page_size, host_pages=it.host_pages)
+            MemoryConfig(
+                allocator=it.allocator,
+                pages=it.pages,
+                page_size=it.page_size,
+                host_pages=it.host_pages,
+                options=ALLOCATOR_OPTIONS.get(it.allocator, {}),
+            )
         )
 
     def make_policy(self, name: str, options: dict[str, object]) -> SchedulerPolicy:
@@ -138,12 +146,12 @@ class World:
     def keys(self, id: int, tokens: int) -> list[int]:
         if not self.scheduler.state.allocator.reuses_prefixes:
             return []
-        return alike(tokens // self.setup.page_size, id % 3 + 1, id % 4)
+        return alike(tokens // self.key_tokens, id % 3 + 1, id % 4)
 
     def answer_keys(self, id: int, prompt: int) -> list[int]:
         """Of what comes after its prompt: every other request says what a longer prompt like its own goes on with."""
-        keys = self.keys(id, self.device.cap + self.setup.page_size) if id % 2 and id not in self.choices else []
-        return keys[prompt // self.setup.page_size :]
+        keys = self.keys(id, self.device.cap + self.key_tokens) if id % 2 and id not in self.choices else []
+        return keys[prompt // self.key_tokens :]
 
     def ends(self, id: int) -> list[int]:
         """The keys that come with its end; more than are computed."""
@@ -170,7 +178,7 @@ class World:
 
     def pin(self, pick: int, pages: int) -> Pin:
         """What requests of one kind begin with; every other time no longer."""
-        keys = self.keys(pick, pages * self.setup.page_size)
+        keys = self.keys(pick, pages * self.key_tokens)
         return Pin(keys, pick % 2 == 0)
 
     def stop(self, pick: int, keep: int) -> Stop | None:

@@ -52,7 +52,7 @@ class Leading:
 
     def computed_by(self, plan: StepPlan) -> bool:
         """Whether the plan computes any of them."""
-        return any([self._comes(id) for id, _ in plan.admit]) or any([self._comes(id) for id, _ in plan.slices])
+        return any(self._comes(id) for id, _ in (*plan.admit, *plan.slices))
 
     def _comes(self, id: RequestId) -> bool:
         request = self._coming.get(id)

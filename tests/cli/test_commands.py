@@ -16,7 +16,8 @@ from stepwell.core.registry import names
 from stepwell.sim.run import simulate
 from stepwell.tests.cli.hand import call, scenario
 
-POLICIES = "chat-batch edf fcfs least-slack mlfq past-future plas priority sarathi sjf srpt static swap vtc".split()
+POLICIES = """chat-batch conserve cost-aware edf fcfs least-slack mlfq past-future plas priority sarathi sjf srpt static
+swap vllm vtc""".split()
 
 
 @pytest.fixture(autouse=True)
@@ -263,7 +264,7 @@ def test_policies(capsys: pytest.CaptureFixture[str]) -> None:
     listed = call(capsys, "policies", "list")[1]
     assert [line.split()[0] for line in listed.splitlines()] == POLICIES
     described = call(capsys, "policies", "describe", "chat-batch")[1]
-    assert "promises: work conserving, bounded wait, respects rank" in described
+    assert "promises: bounded wait, respects rank" in described
     assert "API version: the plugin states none; this Stepwell offers 1" in described
     assert "aging_s (float >= 0, <= 1000000000; default 30.0)" in described
     assert "paged" in call(capsys, "policies", "list", "--kind", "allocators")[1]

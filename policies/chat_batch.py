@@ -39,7 +39,7 @@ class ChatBatch:
     """Chat before batch; batch ages into chat, gives way under pressure, and keeps its work."""
 
     name = "chat-batch"
-    promises = Promises(bounded_wait=True, respects_rank=True, keeps_work=True)
+    promises = Promises(bounded_wait=True, respects_rank=True)
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """When batch ranks as chat, how it gives way, and what is kept free of it."""

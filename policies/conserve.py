@@ -33,7 +33,7 @@ class Conserve:
     """Chat as if it were alone; batch fills each step up to a bound on its predicted time."""
 
     name = "conserve"
-    promises = Promises(respects_rank=True, keeps_work=True)
+    promises = Promises(respects_rank=True)
     parts: ClassVar[Mapping[str, str]] = {"estimate": "cost_models"}
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -74,8 +74,8 @@ def preempt_mode(view: SchedulerView, victim: RequestView, mode: PreemptChoice, 
 
 
 def promised(promises: Promises, mode: PreemptChoice) -> Promises:
-    """Of a policy whose ``mode`` is an option: work is kept with ``swap`` alone."""
-    return msgspec.structs.replace(promises, keeps_work=promises.keeps_work and mode == "swap")
+    """``promises`` of a policy whose ``mode`` is an option: with ``swap``, work is kept."""
+    return msgspec.structs.replace(promises, keeps_work=mode == "swap")
 
 
 class Departures:

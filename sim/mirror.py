@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from heapq import heappop, heappush
 
+import msgspec
+
 from stepwell.core.instructions import Launch
 from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.types import FOREVER, RequestId
@@ -86,12 +88,12 @@ class BatchMirror:
         ended.sort()
 
     def times(self, cost: CostModel) -> tuple[int, int]:
-        """What the step applied last takes (ns), and how much of that its copies add."""
+        """What the step applied last takes (ns), and how much of that its copies to and from the host add."""
         shape = self.shape
         elapsed_ns = cost.step_ns(shape)
         if not shape.swap_pages:
             return elapsed_ns, 0
-        rest = BatchShape(shape.prefill_tokens, shape.decode_requests, shape.kv_tokens, 0, shape.prefill_requests)
+        rest = msgspec.structs.replace(shape, swap_pages=0)
         return elapsed_ns, elapsed_ns - cost.step_ns(rest)
 
     def quiet_ticks(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stepwell.core.events import Event
@@ -38,18 +39,24 @@ def at_rate(requests_per_s: float) -> list[TraceRequest]:
 
 
 class CountingCost(Linear):
-    """The reference step time, counting the token positions that were computed."""
+    """The reference step time, counting the token positions that were computed.
 
-    __slots__ = ("computed", "swap_pages")
+    Of a step with copies the simulator asks twice: the second time without them, to know what they add.
+    """
+
+    __slots__ = ("_rest", "computed", "swap_pages")
 
     def __init__(self) -> None:
         super().__init__()
         self.computed = 0
         self.swap_pages = 0
+        self._rest: BatchShape | None = None
 
     def step_ns(self, shape: BatchShape) -> int:
-        self.computed += shape.prefill_tokens + shape.decode_requests
-        self.swap_pages += shape.swap_pages
+        if shape != self._rest:
+            self.computed += shape.prefill_tokens + shape.decode_requests
+            self.swap_pages += shape.swap_pages
+        self._rest = msgspec.structs.replace(shape, swap_pages=0) if shape.swap_pages else None
         return super().step_ns(shape)
 
     def run_ns(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:

@@ -39,12 +39,12 @@ def test_it_says_who_decides_and_over_what() -> None:
     with here(make_service(scheduler={"policy": "chat-batch", "options": {"aging_s": 5.0}})) as http:
         told = http.get(ADMIN).json()
     assert (told["policy"], told["configured"], told["swaps"]) == ("chat-batch", "chat-batch", 0)
-    assert (told["options"]["aging_s"], told["options"]["preempt"]) == (5.0, "swap")
+    assert (told["options"]["aging_s"], told["options"]["preempt"]) == (5.0, "auto")
     assert told["promises"] == {
         "work_conserving": False,
         "bounded_wait": True,
         "respects_rank": True,
-        "keeps_work": True,
+        "keeps_work": False,
     }
     assert told["queue"] == {"waiting": 0, "running": 0, "swapped": 0}
     assert told["pages"] == {"free": 400, "total": 400}

@@ -71,7 +71,7 @@ class Levels:
         line.start(view.now_ns)
         self._sink(view.step)
         yields = gives != "never" and self._any_worse(line.head(), view.now_ns)
-        plan = pack(view, line, rank=queue.rank, mode=mode_of(gives), yields=yields, worst=self._worst_first)
+        plan = pack(view, line, rank=queue.rank, mode=mode_of(gives), yields=yields, worst=self.worst_first)
         if plan.repeat and plan.blocked is not None and gives != "never":
             return msgspec.structs.replace(plan, repeat=self._steps(view.step))
         return plan
@@ -109,9 +109,13 @@ class Levels:
 
     def _any_worse(self, head: RequestView | None, now_ns: int) -> bool:
         """Whether somebody who runs would have to give way to ``head``, if need be."""
-        return head is not None and next(self._worst_first(now_ns), (0,))[0] > self.queue.rank(head, now_ns)[0]
+        if head is None:
+            return False
+        best, aged = self.queue.rank(head, now_ns)[0], self.queue.aged(now_ns)
+        below = range(len(self._levels) - 1, best, -1)
+        return any(not self._levels[level].keys() <= aged for level in below)
 
-    def _worst_first(self, now_ns: int) -> Iterator[tuple[int, RequestView]]:
+    def worst_first(self, now_ns: int) -> Iterator[tuple[int, RequestView]]:
         """Who runs, with their levels; of a level whoever came last first.  Elders give way to nobody."""
         aged = self.queue.aged(now_ns)
         for level in range(len(self._levels) - 1, 0, -1):

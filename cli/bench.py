@@ -104,7 +104,9 @@ def in_words(line: Line) -> str:
             f"{line['policy']}: a step with changes takes {line['growth']} times as long with {line['growth_to']:,}"
             f" waiting as with {line['growth_from']:,}; {line['requests_per_s']:,} requests/s are simulated"
         )
-    steady = f"a steady decode step takes {line['steady_p50_us']} µs (p99 {line['steady_p99_us']})"
+    steady = "no step did nothing but decode"
+    if "steady_p50_us" in line:
+        steady = f"a steady decode step takes {line['steady_p50_us']} µs (p99 {line['steady_p99_us']})"
     who = f"{line['policy']} with {line['shadow']} beside it" if "shadow" in line else f"{line['policy']}"
     at = f"{who}, {line['running']} running, {line['waiting']:,} waiting"
     if "change_p50_us" in line:

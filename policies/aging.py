@@ -37,6 +37,15 @@ class Aging:
             heappop(live)
         return None
 
+    def aged(self, now_ns: int) -> set[RequestId]:
+        """Who ranks 0."""
+        found: set[RequestId] = set()
+        for live in self._live.values():
+            elder = self.elder(live[0][1]) if live else None
+            if elder is not None and now_ns - elder.arrival_ns >= (elder.aging_ns or self.age_ns):
+                found.add(elder.id)
+        return found
+
     def rank(self, request: RequestView, now_ns: int) -> Key:
         age_ns = request.aging_ns or self.age_ns
         if now_ns - request.arrival_ns >= age_ns and request is self.elder(request):

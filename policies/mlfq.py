@@ -17,9 +17,8 @@ import msgspec
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
 from stepwell.core.types import FOREVER
-from stepwell.policies.aging import Aging
-from stepwell.policies.line import Key
-from stepwell.policies.toolkit import pack, seconds
+from stepwell.policies.levels import Levels, Place
+from stepwell.policies.toolkit import seconds
 from stepwell.policies.victims import PreemptChoice
 
 REMEMBERED = 4096
@@ -47,7 +46,7 @@ class Mlfq:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.queue = Aging(self.level, seconds(options.aging_s))
+        self.levels = Levels(self.place, seconds(options.aging_s))
         self._ends: dict[int, list[int]] = {}
 
     def ends(self, request: RequestView) -> list[int]:
@@ -68,25 +67,14 @@ class Mlfq:
             self._ends[first] = ends
         return ends
 
-    def level(self, request: RequestView, now_ns: int) -> Key:
-        """The level that it is in, from 1; then arrival."""
-        return (1 + bisect_right(self.ends(request), request.generated), request.id)
+    def place(self, request: RequestView) -> Place:
+        """Where it is."""
+        ends, generated = self.ends(request), request.generated
+        level = bisect_right(ends, generated)
+        return 1 + level, ends[level] - generated if level < len(ends) else FOREVER
 
     def observe(self, event: PolicyEvent) -> None:
-        self.queue.observe(event)
+        self.levels.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        plan = pack(view, self.queue.line, rank=self.queue.rank, mode=self.options.preempt, yields=True)
-        if plan.repeat and plan.blocked is not None:
-            return msgspec.structs.replace(plan, repeat=self._steps_at_level(view))
-        return plan
-
-    def _steps_at_level(self, view: SchedulerView) -> int:
-        """Further steps for which nobody who runs sinks, so that nobody new must give way."""
-        steps = FOREVER
-        for request in view.decoding.values():
-            ends, generated = self.ends(request), request.generated
-            level = bisect_right(ends, generated)
-            if level < len(ends):
-                steps = min(steps, ends[level] - generated - 1)
-        return steps
+        return self.levels.plan(view, self.options.preempt)

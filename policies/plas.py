@@ -16,9 +16,9 @@ import msgspec
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, RequestView, SchedulerView
 from stepwell.core.types import FOREVER, RequestId
-from stepwell.policies.deadlines import Gives, mode_of
-from stepwell.policies.line import Key
-from stepwell.policies.toolkit import Aging, pack, seconds
+from stepwell.policies.deadlines import Gives
+from stepwell.policies.levels import Levels, Place
+from stepwell.policies.toolkit import seconds
 
 
 class Plas:
@@ -44,7 +44,7 @@ class Plas:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.queue = Aging(self.level, seconds(options.aging_s))
+        self.levels = Levels(self.place, seconds(options.aging_s))
         self.ends = [options.quantum * ((2 << level) - 1) for level in range(options.levels - 1)]
         """Service at which a request sinks out of each level."""
         self._given: dict[str, int] = {}
@@ -52,24 +52,26 @@ class Plas:
         self._joined: dict[RequestId, int] = {}
         """What the program of a live request had been given when that came."""
 
-    def service(self, request: RequestView) -> int:
-        """What its program had been given when it came, and what it has been given itself."""
-        return self._joined[request.id] + self._own(request)
-
     def _own(self, request: RequestView) -> int:
         """Its prompt counts from the first token on."""
         made = request.generated
         return request.prompt_tokens + made * self.options.output_cost if made > 0 else 0
 
-    def level(self, request: RequestView, now_ns: int) -> Key:
-        """The level that it is in, from 1; then arrival."""
-        return (1 + bisect_right(self.ends, self.service(request)), request.id)
+    def place(self, request: RequestView) -> Place:
+        """By what its program had been given when it came, and what it has been given itself."""
+        service = self._joined[request.id] + self._own(request)
+        level = bisect_right(self.ends, service)
+        if level == len(self.ends):
+            return 1 + level, FOREVER
+        if request.generated <= 0:
+            return 1 + level, 1
+        return 1 + level, -(-(self.ends[level] - service) // self.options.output_cost)
 
     def observe(self, event: PolicyEvent) -> None:
         request = event.request
         if event.kind == "arrived":
             self._joined[request.id] = self._given.get(request.program, 0)
-        self.queue.observe(event)
+        self.levels.observe(event)
         if event.kind == "finished":
             del self._joined[request.id]
             if request.program:
@@ -78,25 +80,11 @@ class Plas:
                     del self._given[next(iter(self._given))]
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        gives = self.options.preempt
-        plan = pack(view, self.queue.line, rank=self.queue.rank, mode=mode_of(gives), yields=gives != "never")
-        if plan.repeat and plan.blocked is not None and gives != "never":
-            return msgspec.structs.replace(plan, repeat=self._steps_at_level(view))
-        return plan
-
-    def _steps_at_level(self, view: SchedulerView) -> int:
-        """Further steps for which nobody who runs sinks, so that nobody new must give way."""
-        steps = FOREVER
-        for request in view.decoding.values():
-            service = self.service(request)
-            level = bisect_right(self.ends, service)
-            if level < len(self.ends):
-                steps = min(steps, -(-(self.ends[level] - service) // self.options.output_cost) - 1)
-        return steps
+        return self.levels.plan(view, self.options.preempt)
 
     def dump(self) -> object:
         return {"given": list(self._given.items()), "joined": list(self._joined.items())}
 
     def load(self, data: Any) -> None:
         self._given, self._joined = dict(data["given"]), dict(data["joined"])
-        self.queue.reorder()
+        self.levels.reorder()

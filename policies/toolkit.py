@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
@@ -78,6 +78,10 @@ Admission = Callable[[SchedulerView, RequestView, int, bool], int]
 """
 
 
+Worst = Callable[[int], Iterator[tuple[int, RequestView]]]
+"""``(now_ns)``: who runs, with their classes, the worst by rank first."""
+
+
 def with_watermark(view: SchedulerView, request: RequestView, bound: int, alone: bool) -> int:
     """Pages missing for the present length, with a few kept free beside running requests."""
     return view.pages_missing(request, bound if alone else bound + view.total_pages // WATERMARK + 1)
@@ -103,13 +107,15 @@ def pack(
     victims: VictimRule | None = None,
     reserve: Literal["present", "slice"] = "present",
     relief: Relief = relieve,
+    worst: Worst | None = None,
 ) -> StepPlan:
     """Fill the next step; see the module.
 
     ``rank`` orders running requests (the worst gives way first; of equal class, whom ``victims`` says); ``mode`` is
     how, swap falling back to recompute when the host tier is full.  ``yields``: a running request also gives way to a
-    waiting one of strictly better class (``rank(...)[0]``).  ``seats``: admit at most so many (default: up to the
-    running limit).  ``reserve`` is the plan's.
+    waiting one of strictly better class (``rank(...)[0]``); ``worst`` says who comes into question, of a policy that
+    knows, or else all who run are ranked.  ``seats``: admit at most so many (default: up to the running limit).
+    ``reserve`` is the plan's.
     """
     line.start(view.now_ns)
     loose = _in_order(view, rank) if view.loose else ()
@@ -130,7 +136,7 @@ def pack(
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
     if seats is None:
         seats = view.running_limit - view.running
-    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares, reserve)
+    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares, reserve, worst)
     if slices:
         slices = filler.share(slices, loose, head) if yields else filler.spend(slices)
     filler.fill()
@@ -187,8 +193,8 @@ class _Filler:
     """Admits from the line into what a step has left.  One use."""
 
     __slots__ = (
-        "admission", "admit", "blocked", "budget", "gained", "line", "mode", "passed", "preempt", "rank", "reserve",
-        "resume", "seats", "shares", "spent", "victims", "view", "worst", "yields",
+        "admission", "admit", "blocked", "budget", "gained", "line", "mode", "more", "passed", "preempt", "rank",
+        "reserve", "resume", "seats", "shares", "spent", "victims", "view", "worst", "worst_first", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -205,6 +211,7 @@ class _Filler:
         victims: VictimRule | None,
         shares: Shares,
         reserve: Literal["present", "slice"],
+        worst: Worst | None,
     ) -> None:
         self.view = view
         self.line = line
@@ -220,7 +227,9 @@ class _Filler:
         self.reserve = reserve
         self.passed = 0
         self.gained = 0
-        self.worst: list[tuple[int, RequestView]] | None = None
+        self.worst_first = self._ranked if worst is None else worst
+        self.worst: list[tuple[int, RequestView]] = []
+        self.more: Iterator[tuple[int, RequestView]] | None = None
         self.admit: list[Part] = []
         self.resume: list[RequestId] = []
         self.preempt: list[Preemption] = []
@@ -309,17 +318,14 @@ class _Filler:
         """Preempt strictly lower classes for ``head``.  True if it fits at once; if it never would, nobody is sent."""
         view = self.view
         least = self.rank(head, view.now_ns)[0]
-        worst = self._worst_first()
-        if not worst or worst[0][0] <= least:
-            return False
         growing = {request.id for request in view.growing()}
         sent = {item.request for item in self.preempt}
         leaving = Departures(view, self.mode)
         seats, spent = self.seats, self.spent - self.gained
-        for key, victim in worst:
+        for key, victim in self._candidates():
             if key <= least:
                 break
-            if victim.id in sent:
+            if victim.id in sent or not may_go(victim):
                 continue
             if seats > 0 and not self.admission(view, head, spent - leaving.freed - leaving.coming, False):
                 break
@@ -334,12 +340,18 @@ class _Filler:
         self.gained += leaving.freed
         return not self._obstacle(head)
 
-    def _worst_first(self) -> list[tuple[int, RequestView]]:
-        """Who runs and may be sent away, with their classes; ranked once a plan, for whoever comes up in it."""
-        if self.worst is None:
-            view, now_ns = self.view, self.view.now_ns
-            running = (*view.decoding.values(), *view.loose.values())
-            ranked = [(self.rank(each, now_ns), each) for each in running if may_go(each)]
-            keys = {each.id: key[0] for key, each in ranked}
-            self.worst = [(keys[each.id], each) for each in worst_first(view, ranked, self.victims)]
-        return self.worst
+    def _candidates(self) -> Iterator[tuple[int, RequestView]]:
+        """Who runs, with their classes, the worst first; looked for once a plan, as far as anybody asks."""
+        yield from self.worst
+        if self.more is None:
+            self.more = self.worst_first(self.view.now_ns)
+        for each in self.more:
+            self.worst.append(each)
+            yield each
+
+    def _ranked(self, now_ns: int) -> Iterator[tuple[int, RequestView]]:
+        view = self.view
+        running = (*view.decoding.values(), *view.loose.values())
+        ranked = [(self.rank(each, now_ns), each) for each in running if may_go(each)]
+        keys = {each.id: key[0] for key, each in ranked}
+        return iter([(keys[each.id], each) for each in worst_first(view, ranked, self.victims)])

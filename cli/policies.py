@@ -92,6 +92,8 @@ def _check(args: argparse.Namespace) -> int:
         from stepwell.core import testing  # lazy: needs hypothesis
     except ModuleNotFoundError as error:
         raise UserError(f"the conformance suite needs {error.name}: pip install 'stepwell[dev]'") from None
+    if args.examples < 1:
+        raise UserError(f"must be at least 1, not {args.examples}", field="--examples")
     options = _options(args.option)
     make_policy(args.name, options)  # what cannot be made at all is the reader's slip, and told as one
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Annotated, Literal
 
 import msgspec
@@ -29,6 +29,8 @@ Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 """A name that may stand in a path such as ``classes.chat.rank``."""
 TENANT_NAME = r"^[A-Za-z0-9_.:@/-]{1,64}\Z"
 TenantName = Annotated[str, msgspec.Meta(pattern=TENANT_NAME)]
+Header = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{0,64}\Z")]
+"""The name of an HTTP header, or empty: none."""
 FIRST, LAST = "(first)", "(last)"
 """Stand for the class that is served first, or last, where a class is named: whatever it is called."""
 Options = Mapping[str, object]
@@ -194,12 +196,12 @@ class WireConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Classes by ``service_tier``; OpenAI's other tiers are as if nothing was said, and unknown ones are refused."""
     priorities: tuple[PriorityRange, ...] = (PriorityRange(at_least=1, klass=LAST),)
     """Classes by ``priority`` (lower is earlier), in ascending order; below the first the tier decides."""
-    class_header: str = "X-Stepwell-Class"
+    class_header: Header = "X-Stepwell-Class"
     """The header in which a client names its class, which overrides the other two; empty: it may not."""
-    tenant_header: str = ""
+    tenant_header: Header = ""
     """The header in which its tenant is named.  Whoever may reach the server is believed, so it is for those behind a
     gateway that sets it.  Empty: all are the tenant ``default``."""
-    program_header: str = "X-Stepwell-Program"
+    program_header: Header = "X-Stepwell-Program"
     """The header that names the program (conversation, session, agent); empty: none."""
     program_fields: tuple[Literal["session_id", "prompt_cache_key", "safety_identifier", "user"], ...] = (
         "session_id",
@@ -324,7 +326,7 @@ def class_of(config: Config, name: str) -> str:
 
 
 def check_wire(config: Config, source_of: SourceOf) -> None:
-    """Every class that ``[wire]`` names must be there, and its ranges in order."""
+    """Every class that ``[wire]`` names must be there, its ranges in order, and no header said to mean two things."""
     wire, known = config.wire, {FIRST, LAST, *(each.name for each in config.classes)}
     named = {"wire.default": wire.default, **{f"wire.tiers.{tier}": klass for tier, klass in wire.tiers.items()}}
     named |= {f"wire.priorities[{index}].class": each.klass for index, each in enumerate(wire.priorities)}
@@ -334,3 +336,7 @@ def check_wire(config: Config, source_of: SourceOf) -> None:
     for index, (one, next_one) in enumerate(pairwise(wire.priorities), 1):
         if next_one.at_least <= one.at_least:
             raise UserError(f"must be above the one before, {one.at_least}", field=f"wire.priorities[{index}].at_least")
+    headers = {name: getattr(wire, name).lower() for name in ("class_header", "tenant_header", "program_header")}
+    for first, second in combinations([name for name, header in headers.items() if header], 2):
+        if headers[first] == headers[second]:
+            raise UserError(f"is wire.{first} too; a header means one thing", field=f"wire.{second}")

@@ -161,9 +161,9 @@ class Engine:
 
         Raises ``UserError`` if there is no room for as many.
         """
-        room = self.scheduler.state.allocator.pin_room
-        if on and len(keys) > room:
-            raise UserError(f"has {len(keys)} full pages, and {room} more can be pinned", field="messages")
+        room = self.scheduler.state.allocator.pin_room(keys)
+        if on and room < len(keys):
+            raise UserError(f"has {len(keys)} full pages, and {room} of them can be pinned", field="messages")
         self._post(Pin(list(keys), on))
 
     def close(self) -> None:

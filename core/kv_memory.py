@@ -108,15 +108,14 @@ class KVAllocator(Protocol):
         """
         ...
 
-    @property
-    def pin_room(self) -> int:
-        """How many more keys may be pinned; 0 where nothing is found."""
+    def pin_room(self, keys: Sequence[int]) -> int:
+        """How many of ``keys`` may be pinned; those that are need no room.  0 where nothing can be."""
         ...
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """What ``keys`` identify is given up, once computed, after all that is not pinned; or no longer so.
 
-        Nothing if there are more of them than ``pin_room``.
+        Nothing if ``pin_room`` is less than all of them.
         """
         ...
 

@@ -264,7 +264,7 @@ def make(
         raise UserError(error.message, field=f"{at}.{key}" if key else error.field) from error
     except StepwellError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if plugin.__module__.startswith(f"{_OURS}."):
             raise  # a bug of ours, told as one
         told = _told(error, getattr(plugin.__init__, "__code__", None))

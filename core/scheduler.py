@@ -151,7 +151,7 @@ class Scheduler:
             quiet = check_plan(plan, state)
         except BrokenRuleError as broken:
             return self._fail_policy(broken.rule, broken.detail)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return self._fail_policy("plan raised", describe(error))
         step = self._applier.decode(plan) if quiet else self._applier.apply(plan)
         if plan.blocked is not self.blocked:

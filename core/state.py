@@ -90,7 +90,7 @@ class State:
         """Let the policy observe; if it fails, remember the fault and go on: no request may be lost to it."""
         try:
             self.policy.observe(PolicyEvent(kind, request, self.now_ns))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self.fault = self.fault or ("observe raised", describe(error))
 
     def arrive(self, request: Request) -> None:

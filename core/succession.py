@@ -15,7 +15,7 @@ def memory_of(policy: SchedulerPolicy) -> object:
         return None
     try:
         return msgspec.json.decode(msgspec.json.encode(policy.dump()))
-    except Exception:
+    except (Exception, SystemExit):
         return None  # a journal's segment may begin here, and that must not end the run; conformance finds the cause
 
 
@@ -33,5 +33,5 @@ def introduce(state: State, memory: object) -> None:
     if memory is not None and isinstance(state.policy, Remembering):
         try:
             state.policy.load(memory)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             state.fault = state.fault or ("load raised", describe(error))

@@ -40,7 +40,6 @@ class Contiguous:
 
     name = "contiguous"
     reuses_prefixes = False
-    pin_room = 0
     shares_pages = False
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,6 +143,9 @@ class Contiguous:
 
     def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """Nothing: nobody looks for it."""
+
+    def pin_room(self, keys: Sequence[int]) -> int:
+        return 0
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Nothing: nothing is found."""

@@ -35,7 +35,6 @@ class Paged:
 
     name = "paged"
     reuses_prefixes = False
-    pin_room = 0
     shares_pages = True
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +111,9 @@ class Paged:
 
     def publish(self, request: RequestId, tokens: int, keys: Sequence[int], tenant: str = "") -> None:
         """Nothing: nobody looks for it."""
+
+    def pin_room(self, keys: Sequence[int]) -> int:
+        return 0
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Nothing: nothing is found."""

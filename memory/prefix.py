@@ -193,15 +193,14 @@ class Prefix:
         if place > self._tables.leading.get(request, 0):
             self._tables.leading[request] = place
 
-    @property
-    def pin_room(self) -> int:
-        return self._most_pinned - len(self._index.pinned)
+    def pin_room(self, keys: Sequence[int]) -> int:
+        new = len([key for key in keys if key not in self._index.pinned])
+        return len(keys) - max(0, new - self._most_pinned + len(self._index.pinned))
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
-        """Keys that are pinned already need no room."""
         if not on:
             self._index.unpin(keys)
-        elif len([key for key in keys if key not in self._index.pinned]) <= self.pin_room:
+        elif self.pin_room(keys) == len(keys):
             self._index.pin(keys)
 
     def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:

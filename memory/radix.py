@@ -43,7 +43,6 @@ class Radix:
 
     name = "radix"
     reuses_prefixes = True
-    pin_room = 0
     shares_pages = True
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -190,6 +189,9 @@ class Radix:
             self._tables.leading[request] = end
         if dropped is not None and dropped not in counts:
             self._pool.give([dropped], self._pool.unwait(dropped))
+
+    def pin_room(self, keys: Sequence[int]) -> int:
+        return 0
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Nothing: there is no room for any."""

@@ -80,7 +80,7 @@ class Wire:
         return "default", self._default
 
     def _class(self, headers: Mapping[str, str]) -> str:
-        name = headers.get(self.rules.class_header, "") if self.rules.class_header else ""
+        name = _said(headers, self.rules.class_header)
         if name and name not in self._classes:
             known = ", ".join(sorted(self._classes))
             raise RequestError(f"there is no class {name[:64]!r} here; known: {known}", field=self.rules.class_header)
@@ -88,7 +88,7 @@ class Wire:
 
     def _tenant(self, headers: Mapping[str, str]) -> str:
         header = self.rules.tenant_header
-        name = headers.get(header, "") if header else ""
+        name = _said(headers, header)
         if name and not _TENANT.fullmatch(name):
             raise RequestError("a tenant is up to 64 letters, digits and _ . : @ / -", field=header)
         return name or "default"
@@ -96,7 +96,7 @@ class Wire:
     def _program(self, says: Says, headers: Mapping[str, str], tenant: str) -> str:
         """A digest: names of people and conversations are nothing for a journal, and of no tenant but the one's own."""
         rules = self.rules
-        given = headers.get(rules.program_header, "") if rules.program_header else ""
+        given = _said(headers, rules.program_header)
         for field in rules.program_fields if not given else ():
             given = getattr(says, field) or ""
             if given:
@@ -104,3 +104,14 @@ class Wire:
         if not given:
             return ""
         return blake2b(given.encode(), key=salt_of(tenant, self._secret), digest_size=8).hexdigest()
+
+
+def _said(headers: Mapping[str, str], name: str) -> str:
+    """What the header says, empty if it is not there.  Said twice it is refused: the client's may be one of them, where
+    a gateway adds its own, and neither may be the one that is believed.
+    """
+    wanted = name.lower()
+    given = [value for key, value in headers.items() if key.lower() == wanted] if wanted else []
+    if len(given) > 1:
+        raise RequestError("is given twice", field=name)
+    return given[0] if given else ""

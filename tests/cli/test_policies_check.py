@@ -84,6 +84,7 @@ def test_a_policy_that_conforms(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["fcsf"], "did you mean 'fcfs'?"),
+        (["fcfs", "--examples", "0"], "--examples: must be at least 1, not 0"),
         (["fcfs", "--replay", "nonsense"], "is no workload of an earlier check"),
         (["sjf", "--option", "predictor"], "is written KEY=VALUE, not 'predictor'"),
         (["sjf", "--option", "output_cost=0"], "output_cost"),

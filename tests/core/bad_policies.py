@@ -21,7 +21,7 @@ class Breaks:
         """``at``: the step whose plan is broken."""
 
         at: int = 5
-        how: Literal["unknown", "raises", "observe", "empty", "past"] = "unknown"
+        how: Literal["unknown", "raises", "exits", "observe", "empty", "past"] = "unknown"
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -39,6 +39,8 @@ class Breaks:
             return pack(view, self.line)
         if self.options.how == "raises":
             raise ZeroDivisionError("a bug in the policy")
+        if self.options.how == "exits":
+            raise SystemExit("a policy of the kind that ends the process")
         if self.options.how == "empty":
             return StepPlan(decode=False)
         if self.options.how == "past":

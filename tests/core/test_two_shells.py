@@ -206,6 +206,7 @@ def test_a_policy_is_swapped_while_it_serves(successor: str, depth: int, tmp_pat
 FAULTS = {
     "unknown": "known request",
     "raises": "plan raised",
+    "exits": "plan raised",
     "observe": "observe raised",
     "empty": "idle without wake",
     "past": "wake in the future",

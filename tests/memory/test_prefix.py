@@ -328,8 +328,8 @@ def test_what_is_pinned_goes_last_and_once_unpinned_in_its_turn(eviction: str, e
     play(kv, 1, [1, 2, 3, 4])
     if not early:
         kv.pin([1, 2, 3], True)
-    assert kv.pin_room == 0
-    kv.pin([77], True)
+    assert (kv.pin_room([77]), kv.pin_room([1, 2, 3])) == (0, 3), "what is pinned needs no room"
+    kv.pin([1, 2, 77], True)
     assert 77 not in kv._index.pinned, "there is no room for more"
     for request in range(2, 30):
         play(kv, request, [100 * request + place for place in range(3)])
@@ -343,7 +343,7 @@ def test_what_is_pinned_goes_last_and_once_unpinned_in_its_turn(eviction: str, e
         assert one.cached_tokens([1, 2, 3]) == 2 * SIZE
         one.free(99)
         one.pin([1, 2, 3], False)
-        assert one.pin_room == 3
+        assert one.pin_room([7, 8, 9, 10]) == 3
         one.check()
         for request in range(100, 130):
             play(one, request, [100 * request + place for place in range(3)])

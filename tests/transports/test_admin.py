@@ -261,6 +261,7 @@ def test_a_pinned_prompt_is_still_found_after_all_others_were_given_up() -> None
         body = {"messages": [{"role": "user", "content": "s" * 40}]}
         answer = http.put("/admin/pins", json=body)
         assert answer.json() == {"pinned": True, "pages": 10}
+        assert http.put("/admin/pins", json=body).json() == answer.json(), "again: it needs no more room"
         assert found("s" * 40 + "first") == 0
         others()
         assert found("s" * 40 + "later") == 40
@@ -269,6 +270,10 @@ def test_a_pinned_prompt_is_still_found_after_all_others_were_given_up() -> None
         assert found("s" * 40 + "last") == 0
         long = {"messages": [{"role": "user", "content": "x" * 80}]}
         assert error_of(http.put("/admin/pins", json=long))[0] == 400
+        short = {"messages": [{"role": "user", "content": "x"}]}
+        assert error_of(http.put("/admin/pins", json=short))[::2] == (400, "messages"), "less than a page"
+        nobody = http.put("/admin/pins", json={**body, "tenant": "a b"})
+        assert error_of(nobody)[::2] == (400, "tenant"), "which no request could be of"
         other = {**body, "tenant": "another"}
         assert http.put("/admin/pins", json=other).status_code == 200
         others()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from starlette.datastructures import Headers
 
 from stepwell.core.config import ClassConfig, Config, PriorityRange, WireConfig, validate
 from stepwell.core.config_load import resolve
@@ -77,6 +78,37 @@ def test_a_tenant_is_believed_only_from_the_header_that_is_named() -> None:
     with pytest.raises(UserError) as refused:
         standing({}, {"X-Stepwell-Tenant": "a b"}, tenant_header="X-Stepwell-Tenant")
     assert refused.value.field == "X-Stepwell-Tenant"
+
+
+@pytest.mark.parametrize("which", ["class_header", "tenant_header", "program_header"])
+def test_a_header_given_twice_is_refused(which: str) -> None:
+    """A gateway that adds its own header beside the client's must not leave the choice to chance."""
+    wire = Wire(validate(Config(wire=WireConfig(tenant_header="X-Stepwell-Tenant"))))
+    name = getattr(wire.rules, which)
+    headers = Headers(raw=[(name.lower().encode(), b"batch"), (name.lower().encode(), b"chat")])
+    with pytest.raises(UserError, match="given twice") as refused:
+        wire.standing(Sampled(), headers)
+    assert refused.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("wire", "field"),
+    [
+        ({"tenant_header": "X Tenant"}, "wire.tenant_header"),
+        ({"class_header": "Klasse:"}, "wire.class_header"),
+        ({"tenant_header": "x-stepwell-class"}, "wire.tenant_header"),
+        ({"tenant_header": "X-One", "program_header": "x-one"}, "wire.program_header"),
+    ],
+)
+def test_headers_have_names_that_can_be_sent_and_one_meaning(wire: dict[str, object], field: str) -> None:
+    with pytest.raises(UserError) as refused:
+        resolve(overrides=[f"wire.{name}={value}" for name, value in wire.items()])
+    assert refused.value.field == field
+
+
+def test_no_header_need_have_a_meaning() -> None:
+    wire = {"class_header": "", "tenant_header": "", "program_header": ""}
+    assert standing({}, {"": "x"}, **wire).tenant == "default"
 
 
 def test_a_class_header_may_be_forbidden() -> None:

@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from stepwell.core.config import TenantName
 from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.instructions import PolicyFault
 from stepwell.core.introspect import promises_of
@@ -189,7 +190,7 @@ class Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The body of ``PUT`` and ``DELETE /admin/pins``: how chats begin, a system prompt say, and whose they are."""
 
     messages: msgspec.Raw
-    tenant: Annotated[str, msgspec.Meta(min_length=1, max_length=1024)] = "default"
+    tenant: TenantName = "default"
 
 
 _PINNED = msgspec.json.Decoder(Pinned)
@@ -202,6 +203,11 @@ async def pin(request: Request) -> Response:
     on = request.method == "PUT"
     prompt = await service.prompts.chat(messages_of(chat_messages(asked.messages)), {}, "messages")
     (keys,) = await service.keys([prompt], asked.tenant)
+    if on and not keys:
+        memory = service.config.memory
+        reuses = service.scheduler.state.allocator.reuses_prefixes
+        why = f"fill no page of {memory.page_size} tokens" if reuses else f"{memory.allocator!r} reuses no prompts"
+        raise RequestError(f"nothing to keep: {why}", field="messages")
     service.engine.pin(keys, on)
     log.warning("pinned" if on else "no longer pinned", pages=len(keys), tenant=asked.tenant)
     return JSONResponse({"pinned": on, "pages": len(keys)})

@@ -45,6 +45,9 @@ REQUESTS = 10_000
 
 LOADS = (0.9, 0.3)
 REPEATS = 3
+SET_UP = 500
+"""Steps that it may take until the most that run at once have all been admitted, while the first must not end."""
+
 PATIENCE = 20
 """Steps that may pass for each that is timed."""
 
@@ -154,7 +157,7 @@ class Drive:
         allocator: str = "paged",
         shadow: str = "",
     ) -> None:
-        pages = running * ((700 + steps * 2) // _PAGE)
+        pages = running * ((SET_UP + 550 + steps * 2) // _PAGE)
         config = validate(
             Config(
                 scheduler=SchedulerConfig(
@@ -168,7 +171,7 @@ class Drive:
         made = self.scheduler.state.allocator
         self._key_tokens = made.key_tokens if made.reuses_prefixes else 0
         # More than anybody comes to, and little enough that all fit who reserve it at once.
-        self._most = 150 + steps * 2
+        self._most = SET_UP + steps * 2
         self._now_ns = 0
         self._next: RequestId = 1
         self._step = 0

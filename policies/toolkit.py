@@ -118,11 +118,15 @@ def pack(
     ``reserve`` is the plan's.
     """
     line.start(view.now_ns)
-    loose = _in_order(view, rank) if view.loose else ()
     decoding = len(view.decoding) if decode else 0
     budget = min(view.token_budget - decoding, prefill)
     shares = Shares(view, chunk)
-    slices, need, left = _slices(view, loose, budget, shares)
+    loose: Sequence[RequestView] = ()
+    slices: list[Part] = []
+    need, left = 0, budget
+    if view.loose:
+        loose = _in_order(view, rank)
+        slices, need, left = _slices(view, loose, budget, shares)
     if decode:
         need += view.growth()
     if need > view.free_pages:

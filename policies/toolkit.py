@@ -121,12 +121,8 @@ def pack(
     decoding = len(view.decoding) if decode else 0
     budget = min(view.token_budget - decoding, prefill)
     shares = Shares(view, chunk)
-    loose: Sequence[RequestView] = ()
-    slices: list[Part] = []
-    need, left = 0, budget
-    if view.loose:
-        loose = _in_order(view, rank)
-        slices, need, left = _slices(view, loose, budget, shares)
+    loose = _in_order(view, rank) if view.loose else ()
+    slices, need, left = _slices(view, loose, budget, shares) if loose else ([], 0, budget)
     if decode:
         need += view.growth()
     if need > view.free_pages:

@@ -27,8 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 MODULES = [
     *("core/request.py", "core/group.py", "core/speeds.py", "core/state.py", "core/view.py", "core/backlog.py"),
-    *("core/plan_check.py", "core/applying.py", "core/runs.py", "core/scheduler.py", "core/journal_encoder.py"),
-    *("memory/quarantine.py", "policies/line.py", "policies/shares.py", "policies/victims.py", "policies/toolkit.py"),
+    *("core/forking.py", "core/intake.py", "core/plan_check.py", "core/applying.py", "core/runs.py"),
+    *("core/scheduler.py", "core/journal_encoder.py", "memory/quarantine.py", "policies/peak.py"),
+    *("policies/line.py", "policies/aging.py", "policies/shares.py", "policies/victims.py", "policies/toolkit.py"),
+    *("policies/running.py", "policies/leading.py", "policies/levels.py", "policies/tenant_line.py"),
     *("sim/mirror.py", "sim/loop.py", "sim/metrics.py"),
 ]
 """What is compiled.  No module that defines a msgspec struct: mypyc would drop the keywords of its class statement

@@ -42,7 +42,7 @@ class Followers:
 
     def take(self, parent: RequestId) -> list[Request]:
         """Those of one parent, in the order of their arrival; they wait no more."""
-        group = self.by_parent.pop(parent, None)
+        group = self.by_parent.pop(parent, None) if self.by_parent else None
         return list(group.values()) if group is not None else []
 
 

@@ -30,16 +30,23 @@ class Speeds:
     copy between device and host, either way; ``decode_ns``: what the latest step took that did nothing but decode (0:
     none yet)."""
 
-    __slots__ = ("_copies", "_page_size", "_prefills", "decode_ns", "page_ns", "token_ps")
+    __slots__ = ("_copies", "_page_size", "_prefills", "decode_ns")
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
         self._prefills: list[int] = []
         self._copies: list[int] = []
         self.decode_ns = 0
-        self.token_ps = TOKEN_PS
-        self.page_ns = 0
-        self._settle()
+
+    @property
+    def token_ps(self) -> int:
+        return _median(self._prefills) if self._prefills else TOKEN_PS
+
+    @property
+    def page_ns(self) -> int:
+        if len(self._copies) >= BELIEVED:
+            return _median(self._copies)
+        return self.token_ps * self._page_size // 8_000
 
     def learn(self, tokens: int, pages: int, decoded: bool, elapsed_ns: int, copy_ns: int) -> None:
         """A step is done that computed ``tokens`` of prompts and copied ``pages``, beside a token each for those that
@@ -54,15 +61,6 @@ class Speeds:
         if tokens and (copy_ns > 0 or not pages):
             added_ns = elapsed_ns - copy_ns - (self.decode_ns if decoded else 0)
             _keep(self._prefills, max(1, added_ns * 1000 // tokens))
-        self._settle()
-
-    def _settle(self) -> None:
-        if self._prefills:
-            self.token_ps = _median(self._prefills)
-        if len(self._copies) >= BELIEVED:
-            self.page_ns = _median(self._copies)
-        else:
-            self.page_ns = self.token_ps * self._page_size // 8_000
 
     def dump(self) -> list[Any]:
         """Everything as JSON-like data, for a snapshot."""
@@ -71,7 +69,6 @@ class Speeds:
     def load(self, data: list[Any]) -> None:
         """Take over what ``dump`` said."""
         self.decode_ns, self._prefills, self._copies = data[0], list(data[1]), list(data[2])
-        self._settle()
 
 
 def _keep(latest: list[int], value: int) -> None:

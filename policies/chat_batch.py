@@ -79,6 +79,6 @@ class ChatBatch:
             yields=self.running.any_worse(line.head(), view.now_ns),
             admission=self.admission,
         )
-        if self.leading.computed_by(plan):
+        if self.leading.computed_by(plan) and self.running.any_above(0, view.now_ns):
             return holding(plan, view, others_decoding(view, self.rank))
         return plan

@@ -34,9 +34,11 @@ class Running:
 
     def any_worse(self, head: RequestView | None, now_ns: int) -> bool:
         """Whether somebody would have to give way to ``head``, if need be."""
-        if head is None:
-            return False
-        heap, best = self._heap, self._rank(head, now_ns)[0]
+        return head is not None and self.any_above(self._rank(head, now_ns)[0], now_ns)
+
+    def any_above(self, best: int, now_ns: int) -> bool:
+        """Whether somebody is of a class (``rank(...)[0]``) worse than ``best``."""
+        heap = self._heap
         while heap and -heap[0][0] > best:
             _, id, request = heap[0]
             if _gone(request):

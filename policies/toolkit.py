@@ -118,11 +118,11 @@ def pack(
     ``reserve`` is the plan's.
     """
     line.start(view.now_ns)
-    loose = _in_order(view, rank) if view.loose else ()
     decoding = len(view.decoding) if decode else 0
     budget = min(view.token_budget - decoding, prefill)
     shares = Shares(view, chunk)
-    slices, need, left = _slices(view, loose, budget, shares)
+    loose = _in_order(view, rank) if view.loose else ()
+    slices, need, left = _slices(view, loose, budget, shares) if loose else ([], 0, budget)
     if decode:
         need += view.growth()
     if need > view.free_pages:

@@ -161,9 +161,13 @@ class Engine:
 
         Raises ``UserError`` if there is no room for as many.
         """
-        room = self.scheduler.state.allocator.pin_room(keys)
-        if on and room < len(keys):
-            raise UserError(f"has {len(keys)} full pages, and {room} of them can be pinned", field="messages")
+        queued = [key for event in self._inbox if isinstance(event, Pin) and event.on for key in event.keys]
+        wanted = list(dict.fromkeys([*queued, *keys])) if on else []
+        short = len(wanted) - self.scheduler.state.allocator.pin_room(wanted)
+        if short > 0:
+            raise UserError(
+                f"has {len(keys)} full pages, and {max(0, len(keys) - short)} of them can be pinned", field="messages"
+            )
         self._post(Pin(list(keys), on))
 
     def close(self) -> None:

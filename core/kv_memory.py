@@ -113,7 +113,8 @@ class KVAllocator(Protocol):
         ...
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
-        """What ``keys`` identify is given up, once computed, after all that is not pinned; or no longer so.
+        """What ``keys`` identify is given up, once computed, after all that is not pinned; or no longer so, unless it
+        is part of another pin.
 
         Nothing if ``pin_room`` is less than all of them.
         """

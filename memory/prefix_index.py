@@ -32,7 +32,7 @@ class IndexState(msgspec.Struct, forbid_unknown_fields=True):
     clock: int
     floor: int
     entries: list[EntryRow]
-    pinned: list[int]
+    pins: list[list[int]]
 
 
 class Entry:
@@ -61,7 +61,9 @@ class PrefixIndex:
         self.by_key: dict[int, Entry] = {}
         self.by_page: dict[Page, Entry] = {}
         self.idle = 0
-        self.pinned: dict[int, None] = {}
+        # Pins by their last keys, which stand for all before them; and how many of them each key is in.
+        self._pins: dict[int, list[int]] = {}
+        self.pinned: dict[int, int] = {}
         self._worth = worth
         self._quotas = quotas or Quotas({})
         self._limited = bool(self._quotas.most)
@@ -131,15 +133,23 @@ class PrefixIndex:
         entry.stamp = 0
 
     def pin(self, keys: Sequence[int]) -> None:
-        """Pages with these keys, known or not yet, go after all others."""
-        self.pinned.update(dict.fromkeys(keys))
+        """Pages with these keys, known or not yet, go after all others; the same keys again are the same pin."""
+        if not keys or keys[-1] in self._pins:
+            return
+        self._pins[keys[-1]] = list(keys)
+        for key in keys:
+            self.pinned[key] = self.pinned.get(key, 0) + 1
         self._rank_anew(keys)
 
     def unpin(self, keys: Sequence[int]) -> None:
-        """They go in their turn; harmless for what is not pinned."""
+        """Those that are in no other pin go in their turn; harmless for what is no pin."""
+        if not keys or self._pins.pop(keys[-1], None) is None:
+            return
         for key in keys:
-            self.pinned.pop(key, None)
-        self._rank_anew(keys)
+            self.pinned[key] -= 1
+            if not self.pinned[key]:
+                del self.pinned[key]
+        self._rank_anew([key for key in keys if key not in self.pinned])
 
     def _rank_anew(self, keys: Sequence[int]) -> None:
         """As if nobody held them since just now; children before parents."""
@@ -229,13 +239,16 @@ class PrefixIndex:
             (it.page, it.parent.page if it.parent else NO_PAGE, it.key, it.uses, it.born, it.stamp, it.worth, it.owner)
             for it in self.by_key.values()
         ]
-        return IndexState(self._clock, self._floor, rows, list(self.pinned))
+        return IndexState(self._clock, self._floor, rows, list(self._pins.values()))
 
     def restore(self, state: IndexState) -> None:
         """Become ``state``; ``InvariantError`` if its entries do not form trees."""
         self.clear()
         self._clock, self._floor = state.clock, state.floor
-        self.pinned = dict.fromkeys(state.pinned)
+        self._pins.clear()
+        self.pinned.clear()
+        for keys in state.pins:
+            self.pin(keys)
         for page, before, key, uses, born, stamp, worth, owner in state.entries:
             parent = self.by_page.get(before)
             if (parent is None) != (before == NO_PAGE):

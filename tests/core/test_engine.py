@@ -139,6 +139,20 @@ def test_what_is_asked_for_wrongly_is_refused_at_once() -> None:
     house().serve(visit)
 
 
+def test_pins_of_one_instant_are_judged_together() -> None:
+    async def visit(engine: Engine) -> None:
+        engine.pin(list(range(1, 61)), True)
+        engine.pin(list(range(1, 61)), True)
+        engine.pin(list(range(101, 141)), True)
+        with pytest.raises(UserError, match="has 3 full pages, and 0 of them can be pinned"):
+            engine.pin([201, 202, 203], True)
+        engine.pin([201, 202, 203], False)
+        assert (await engine.submit([5, 6], 3).wait()).reason == "stop"
+        assert engine.scheduler.state.allocator.pin_room(list(range(1, 61))) == 60
+
+    house(allocator="prefix").serve(visit)
+
+
 def test_want_of_room_comes_through_the_stream() -> None:
     async def visit(engine: Engine) -> None:
         clients = await crowd(engine, 4, 6)

@@ -348,4 +348,25 @@ def test_what_is_pinned_goes_last_and_once_unpinned_in_its_turn(eviction: str, e
         for request in range(100, 130):
             play(one, request, [100 * request + place for place in range(3)])
         assert one.cached_tokens([1]) == 0
+
+
+def test_what_two_pins_share_stays_until_both_are_taken_back() -> None:
+    kv = pool(12, pinned=0.5)
+    play(kv, 1, [1, 2, 3, 4])
+    kv.pin([1, 2, 3], True)
+    kv.pin([1, 2, 3], True)
+    kv.pin([1, 2], True)
+    twin = pool(12, pinned=0.5)
+    twin.load(kv.dump())
+    for one in (kv, twin):
+        one.pin([1, 2, 3], False)
+        one.pin([1], False)
+        for request in range(2, 30):
+            play(one, request, [100 * request + place for place in range(3)])
+        assert one.cached_tokens([1, 2, 3]) == 2 * SIZE
+        one.pin([1, 2], False)
+        assert one.pin_room(list(range(50, 60))) == 6
+        for request in range(30, 60):
+            play(one, request, [100 * request + place for place in range(3)])
+        assert one.cached_tokens([1]) == 0
     assert twin.dump() == kv.dump()

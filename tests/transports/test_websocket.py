@@ -128,7 +128,7 @@ def test_what_comes_while_an_event_is_sent_is_not_lost() -> None:
 
 
 def test_a_response_that_waits_says_so() -> None:
-    service = make_service(step_us=500, lengths={1: 60}, scheduler={"running_limit": 1, "token_budget": 8})
+    service = make_service(step_us=500, lengths={1: 60, 2: 2}, scheduler={"running_limit": 1, "token_budget": 8})
     with client(service) as http, http.websocket_connect(URL) as socket:
         socket.send_json(create("aa", stream_id="one"))
         while json.loads(socket.receive_text())["type"] != "response.output_text.delta":
@@ -138,6 +138,7 @@ def test_a_response_that_waits_says_so() -> None:
         assert [each["type"] for each in events][:3] == ["response.created", "response.queued", "response.in_progress"]
         assert events[0]["response"]["status"] == "queued"
         assert events[1]["queue_position"] == 1
+        assert events[-1]["type"] == "response.completed"
 
 
 @pytest.mark.parametrize("by", ["response_id", "stream_id"])

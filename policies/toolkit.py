@@ -325,7 +325,8 @@ class _Filler:
         for key, victim in self._candidates():
             if key <= least:
                 break
-            if victim.id in sent or not may_go(victim):
+            stays = victim.id in view.decoding or victim.id in view.loose  # else its last token is in flight
+            if not stays or victim.id in sent or not may_go(victim):
                 continue
             if seats > 0 and not self.admission(view, head, spent - leaving.freed - leaving.coming, False):
                 break

@@ -39,6 +39,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "sjf": {"aging_s": 4e-7, "predictor_options": {"window": 2, "first": 4}},
     "srpt": {"aging_s": 4e-7, "predictor_options": {"window": 2, "first": 4}},
     "mlfq": {"aging_s": 4e-7, "quantum": 2, "output_cost": 2},
+    "plas": {"aging_s": 4e-7, "quantum": 8, "output_cost": 4},
 }
 
 LATE_NS = 1 << 45

@@ -11,6 +11,8 @@ from stepwell.core import registry
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, SchedulerView
 from stepwell.core.testing_play import REBUILD, Play, Scenario, scenarios
+from stepwell.sim.workload.request import TraceRequest
+from stepwell.tests.core.shells import Case, simulated
 
 FEW: dict[str, dict[str, object]] = {
     "mlfq": {"quantum": 2, "levels": 12, "output_cost": 1, "aging_s": 4e-7},
@@ -46,3 +48,12 @@ class Compared:
 def test_who_runs_is_where_ranking_everybody_puts_them(name: str, scenario: Scenario) -> None:
     """Short of everything, with failed steps, policies made anew, and up to three steps in flight."""
     Play(scenario, lambda scheduler: Compared(name), rebuilds=REBUILD).run()
+
+
+@pytest.mark.parametrize("name", sorted(FEW))
+def test_nobody_whose_last_token_is_in_flight_gives_way(name: str) -> None:
+    """With two steps in flight: it still has its seat, and is not there any more to be sent away."""
+    requests = tuple(TraceRequest(arrival_ns=0, prompt_tokens=1, output_tokens=1) for _ in range(2))
+    scheduler = {"token_budget": 1, "running_limit": 1, "depth": 2}
+    case = Case(requests, name, scheduler=scheduler, memory={"page_size": 1, "pages": 4}, max_tokens=1)
+    assert len(simulated(case).ends) == 2

@@ -45,6 +45,10 @@ class PolicyError(StepwellError):
         self.detail = detail
 
 
+PLUGIN_RAISES = (Exception, SystemExit)
+"""What somebody else's code may raise that must not end whoever called it: for ``except``."""
+
+
 def describe(error: BaseException) -> str:
     """What an exception says and where it was raised, in a line that is the same on every machine."""
     at = error.__traceback__

@@ -22,7 +22,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from stepwell.core.config import Config, CostConfig, MemoryConfig
-from stepwell.core.errors import StepwellError, UserError
+from stepwell.core.errors import PLUGIN_RAISES, StepwellError, UserError
 from stepwell.core.protocols import API_VERSION, OLDEST_API_VERSION, CostModel, KVAllocator, SchedulerPolicy
 from stepwell.core.schema import convert, unknown
 
@@ -143,7 +143,7 @@ def _load_module(bring: functools.partial[types.ModuleType], target: str, origin
         return bring()
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except PLUGIN_RAISES as error:
         raise UserError(f"{target} cannot be loaded ({origin}): {_told(error)}", field=field) from error
 
 
@@ -264,7 +264,7 @@ def make(
         raise UserError(error.message, field=f"{at}.{key}" if key else error.field) from error
     except StepwellError:
         raise
-    except (Exception, SystemExit) as error:
+    except PLUGIN_RAISES as error:
         if plugin.__module__.startswith(f"{_OURS}."):
             raise  # a bug of ours, told as one
         told = _told(error, getattr(plugin.__init__, "__code__", None))

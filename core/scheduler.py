@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from stepwell.core.applying import PlanApplier
-from stepwell.core.errors import InvariantError, describe
+from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
 from stepwell.core.events import (
     Cancel,
     Event,
@@ -151,7 +151,7 @@ class Scheduler:
             quiet = check_plan(plan, state)
         except BrokenRuleError as broken:
             return self._fail_policy(broken.rule, broken.detail)
-        except (Exception, SystemExit) as error:
+        except PLUGIN_RAISES as error:
             return self._fail_policy("plan raised", describe(error))
         step = self._applier.decode(plan) if quiet else self._applier.apply(plan)
         if plan.blocked is not self.blocked:

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from stepwell.core.errors import describe
+from stepwell.core.errors import PLUGIN_RAISES, describe
 from stepwell.core.plan import BrokenRuleError, StepPlan
 from stepwell.core.plan_check import check_plan
 from stepwell.core.protocols import PolicyEvent, Promises, Remembering, SchedulerPolicy, SchedulerView
@@ -101,7 +101,7 @@ class Shadow:
         start_ns = self._clock()
         try:
             self.policy.observe(event)
-        except (Exception, SystemExit) as error:
+        except PLUGIN_RAISES as error:
             self._switch_off(f"observe raised {describe(error)}")
         took_ns = self._clock() - start_ns
         self.observing_ns += took_ns
@@ -141,7 +141,7 @@ class Shadow:
         except BrokenRuleError as broken:
             self._switch_off(f"it broke the rule {broken.rule!r}: {broken.detail}")
             return
-        except (Exception, SystemExit) as error:
+        except PLUGIN_RAISES as error:
             self._switch_off(f"plan raised {describe(error)}")
             return
         if _lawful(live, self.state):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from stepwell.core.backlog import Backlog
-from stepwell.core.errors import InvariantError, describe
+from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
 from stepwell.core.forking import Followers
 from stepwell.core.group import DecodeGroup
 from stepwell.core.instructions import Finished, Instruction, Preempted
@@ -90,7 +90,7 @@ class State:
         """Let the policy observe; if it fails, remember the fault and go on: no request may be lost to it."""
         try:
             self.policy.observe(PolicyEvent(kind, request, self.now_ns))
-        except (Exception, SystemExit) as error:
+        except PLUGIN_RAISES as error:
             self.fault = self.fault or ("observe raised", describe(error))
 
     def arrive(self, request: Request) -> None:

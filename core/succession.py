@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stepwell.core.errors import describe
+from stepwell.core.errors import PLUGIN_RAISES, describe
 from stepwell.core.protocols import Remembering, SchedulerPolicy
 from stepwell.core.state import State
 
@@ -15,7 +15,7 @@ def memory_of(policy: SchedulerPolicy) -> object:
         return None
     try:
         return msgspec.json.decode(msgspec.json.encode(policy.dump()))
-    except (Exception, SystemExit):
+    except PLUGIN_RAISES:
         return None  # a journal's segment may begin here, and that must not end the run; conformance finds the cause
 
 
@@ -33,5 +33,5 @@ def introduce(state: State, memory: object) -> None:
     if memory is not None and isinstance(state.policy, Remembering):
         try:
             state.policy.load(memory)
-        except (Exception, SystemExit) as error:
+        except PLUGIN_RAISES as error:
             state.fault = state.fault or ("load raised", describe(error))

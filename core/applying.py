@@ -243,7 +243,7 @@ def new_table(state: State, request: Request, first: int = 0) -> Reservation | N
     request gets its greatest length at once whatever the plan says: nobody may send it away again.
     """
     allocator, tokens, limit = state.allocator, request.reserve_tokens, request.limit
-    shared = shared_tokens(request, state.requests) if request.parent else 0
+    shared = shared_tokens(request, state.requests)
     if shared:
         return allocator.fork(request.parent, request.id, shared, tokens, limit)
     keys = request.prefix_keys(allocator.key_tokens)

@@ -48,7 +48,7 @@ class Followers:
 
 def shared_tokens(request: Request, requests: Mapping[RequestId, Request]) -> int:
     """Tokens of its prompt that its admission would share with its parent; 0 if the device does not have them."""
-    parent = requests.get(request.parent)
+    parent = requests.get(request.parent) if request.parent else None
     if parent is None or not parent.stands or not (parent.state is DECODING or parent.state is PREFILLING):
         return 0
     return min(request.prompt_tokens, request.known - 1)

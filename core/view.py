@@ -139,7 +139,7 @@ class View:
         request = self._waiting.get(id)
         if request is None:
             return 0, ()
-        shared = shared_tokens(request, self._requests) if request.parent else 0
+        shared = shared_tokens(request, self._requests)
         if shared:
             return shared // self.page_size if self._allocator.shares_pages else 0, ()
         return 0, request.prefix_keys(self._allocator.key_tokens)

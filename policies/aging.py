@@ -24,12 +24,12 @@ class Aging:
         self._rank = rank
         self._may_age = may_age
         self._live: dict[str, list[tuple[RequestId, RequestView]]] = {}
-        """By the class with an age of its own, and "" for all others."""
+        """By ``_group``."""
         self.now_ns = 0
 
     def elder(self, request: RequestView) -> RequestView | None:
         """The oldest live request that ages with ``request``."""
-        live = self._live.get(request.klass if request.aging_ns else "", ())
+        live = self._live.get(_group(request), ())
         while live:
             oldest = live[0][1]
             if oldest.state is not FINISHED:
@@ -42,19 +42,21 @@ class Aging:
         found: set[RequestId] = set()
         for live in self._live.values():
             elder = self.elder(live[0][1]) if live else None
-            if elder is not None and now_ns - elder.arrival_ns >= (elder.aging_ns or self.age_ns):
+            if elder is not None and now_ns >= self._of_age_ns(elder):
                 found.add(elder.id)
         return found
 
     def rank(self, request: RequestView, now_ns: int) -> Key:
-        age_ns = request.aging_ns or self.age_ns
-        if now_ns - request.arrival_ns >= age_ns and request is self.elder(request):
+        if now_ns >= self._of_age_ns(request) and request is self.elder(request):
             return (0, request.id)
         return self._rank(request, now_ns)
 
     def ages_at(self, request: RequestView) -> int | None:
         """When ``rank`` changes by time alone; None if it does not."""
-        return request.arrival_ns + (request.aging_ns or self.age_ns) if request is self.elder(request) else None
+        return self._of_age_ns(request) if request is self.elder(request) else None
+
+    def _of_age_ns(self, request: RequestView) -> int:
+        return request.arrival_ns + (request.aging_ns or self.age_ns)
 
     def observe(self, event: PolicyEvent) -> None:
         """Take notice of an event; a policy passes every one on."""
@@ -62,7 +64,7 @@ class Aging:
         request = event.request
         may_age = self._may_age(request)
         if may_age and event.kind == "arrived":
-            heappush(self._live.setdefault(request.klass if request.aging_ns else "", []), (request.id, request))
+            heappush(self._live.setdefault(_group(request), []), (request.id, request))
         self.line.observe(event)
         if may_age and event.kind == "finished":
             elder = self.elder(request)
@@ -74,3 +76,8 @@ class Aging:
         live = [each for group in self._live.values() for each in group]
         for _, request in sorted(live, key=lambda each: each[0]):
             self.line.refresh(request, self.now_ns)
+
+
+def _group(request: RequestView) -> str:
+    """Those who age together: a class with an age of its own, or all others."""
+    return request.klass if request.aging_ns else ""

@@ -1,7 +1,7 @@
 """Pure parts that policies are made of, and ``pack``, which puts them together.
 
 - order: a ``Line`` (who is next: ``OrderedLine``, ``Aging.line``, ``TenantLine``, ``ListedLine``) and a ``Rank`` (how
-  running requests compare), from ``Guesses`` of lengths or when they are ``due_ns``;
+  running requests compare), from ``Guesses`` of lengths (``WorkLine``) or when they are ``due_ns``;
 - admission: an ``Admission``, the pages that are missing to take somebody in; ``with_watermark`` unless said otherwise;
 - chunking: ``prefill``, how many tokens of the budget prompts may have in this step; of these the prompts of a class
   have its ``budget_share`` at most while other classes have work (``policies.shares``), and one prompt ``chunk``;
@@ -38,7 +38,7 @@ from stepwell.policies.victims import (
     relieve,
     worst_first,
 )
-from stepwell.policies.work import Guesses
+from stepwell.policies.work import Guesses, WorkLine, WorkOptions
 
 __all__ = [
     "Admission",
@@ -49,6 +49,8 @@ __all__ = [
     "OrderedLine",
     "Rank",
     "TenantLine",
+    "WorkLine",
+    "WorkOptions",
     "by_arrival",
     "due_ns",
     "first_in_line",
@@ -354,5 +356,4 @@ class _Filler:
         view = self.view
         running = (*view.decoding.values(), *view.loose.values())
         ranked = [(self.rank(each, now_ns), each) for each in running if may_go(each)]
-        keys = {each.id: key[0] for key, each in ranked}
-        return iter([(keys[each.id], each) for each in worst_first(view, ranked, self.victims)])
+        return iter([(key[0], each) for key, each in worst_first(view, ranked, self.victims)])

@@ -44,15 +44,15 @@ RULES: Mapping[VictimOption, VictimRule | None] = {
 """What an option of a policy means; None: the worst by rank."""
 
 
-def worst_first(
-    view: SchedulerView, ranked: list[tuple[Key, RequestView]], rule: VictimRule | None
-) -> list[RequestView]:
-    """Requests with their ranks, in the order in which they give way."""
+Ranked = list[tuple[Key, RequestView]]
+"""Requests with their ranks."""
+
+
+def worst_first(view: SchedulerView, ranked: Ranked, rule: VictimRule | None) -> Ranked:
+    """The same in the order in which they give way."""
     if rule is None:
-        ranked.sort(key=lambda each: each[0], reverse=True)
-    else:
-        ranked.sort(key=lambda each: (-each[0][0], rule(view, each[1]), -each[1].id))
-    return [request for _, request in ranked]
+        return sorted(ranked, key=lambda each: each[0], reverse=True)
+    return sorted(ranked, key=lambda each: (-each[0][0], rule(view, each[1]), -each[1].id))
 
 
 Relief = Callable[[SchedulerView, Rank, PreemptChoice, int, list[Part], bool, VictimRule | None], StepPlan]
@@ -129,10 +129,11 @@ def relieve(
             wants[request.id] = view.slice_pages(request, tokens[request.id])
     now_ns = view.now_ns
     ranked = [(rank(request, now_ns), request) for request in (*view.decoding.values(), *view.loose.values())]
-    running = worst_first(view, ranked, None)
-    victims = running[:-1] if rule is None else worst_first(view, ranked[:-1], rule)
+    ranked = worst_first(view, ranked, None)
+    victims = ranked[:-1] if rule is None else worst_first(view, ranked[:-1], rule)
+    running = [request for _, request in ranked]
     leaving = Departures(view, mode)
-    for victim in victims:
+    for _, victim in victims:
         if need <= view.free_pages + leaving.freed + leaving.coming:
             break
         if not may_go(victim):

@@ -148,25 +148,8 @@ class Prefix:
         short = count - found + self._idle_pages(entry) - self._pool.free_pages
         if short > 0:
             return NotNow(short)
-        front: list[Page] = []
-        shared = 0
-        counts, late = self._tables.holders.counts, self._tables.holders.late
-        last: Entry | None = entry
-        while last is not None:
-            page = last.page
-            last.uses += 1
-            if page in counts:
-                counts[page] += 1
-                shared += 1
-            else:
-                counts[page] = 1
-                if last.stamp:
-                    self._index.hold(last)
-                elif until := self._pool.unwait(page):
-                    late[page] = until
-            front.append(page)
-            last = last.parent
-        front.reverse()
+        front = self._index.hold(entry)
+        shared = self._pool.join(front, self._tables.holders)
         pages = self._tables.begin(request, front, count - found)
         return Reservation(pages, count * self.page_size, found * self.page_size, shared)
 

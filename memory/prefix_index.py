@@ -125,12 +125,21 @@ class PrefixIndex:
         if not entry.children:
             self._line_up(entry)
 
-    def hold(self, entry: Entry) -> None:
-        """Somebody holds an idle entry again."""
-        self.idle -= 1
-        if entry.owner:
-            self._quotas.idle[entry.owner] -= 1
-        entry.stamp = 0
+    def hold(self, last: Entry) -> list[Page]:
+        """Somebody found ``last`` and the pages before it, and holds them from here on; returns them in order."""
+        pages: list[Page] = []
+        entry: Entry | None = last
+        while entry is not None:
+            entry.uses += 1
+            if entry.stamp:
+                self.idle -= 1
+                if entry.owner:
+                    self._quotas.idle[entry.owner] -= 1
+                entry.stamp = 0
+            pages.append(entry.page)
+            entry = entry.parent
+        pages.reverse()
+        return pages
 
     def pin(self, keys: Sequence[int]) -> None:
         """Pages with these keys, known or not yet, go after all others; the same keys again are the same pin."""

@@ -12,6 +12,7 @@ import msgspec
 from stepwell.core.errors import InvariantError
 from stepwell.core.types import Page, StepId
 from stepwell.memory.audit import Place
+from stepwell.memory.holders import Holders
 from stepwell.memory.pool import BlankPages, BlankState
 from stepwell.memory.prefix_index import PrefixIndex
 from stepwell.memory.snapshot import Pages
@@ -97,6 +98,19 @@ class PrefixPool(Generic[Where]):
             else:
                 release(entry)
         return others
+
+    def join(self, pages: list[Page], holders: Holders) -> int:
+        """Somebody holds ``pages``, which are findable; how many of them others hold, too."""
+        counts, shared = holders.counts, 0
+        for page in pages:
+            if page in counts:
+                counts[page] += 1
+                shared += 1
+            else:
+                counts[page] = 1
+                if until := self.unwait(page):
+                    holders.late[page] = until
+        return shared
 
     def unwait(self, page: Page) -> StepId:
         """Somebody holds a page that was kept; returns the step that it waited for, 0 if none."""

@@ -150,15 +150,7 @@ class Radix:
             return NotNow(short)
         source = self._tree.page(node, full) if rest else -1
         front = self._tree.hold(node, full) if full else []
-        counts, late, shared = self._tables.holders.counts, self._tables.holders.late, 0
-        for page in front:
-            if page in counts:
-                counts[page] += 1
-                shared += 1
-            else:
-                counts[page] = 1
-                if until := self._pool.unwait(page):
-                    late[page] = until
+        shared = self._pool.join(front, self._tables.holders)
         pages = self._tables.begin(request, front, count - full)
         copies = [(source, pages[full])] if rest else []
         return Reservation(pages, count * self.page_size, found * self.key_tokens, shared, copies)

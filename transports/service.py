@@ -332,7 +332,7 @@ class Service:
             priority=standing.priority,
             program=standing.program,
             keys=keys,
-            salt=self.keys.salt(wants.standing.tenant),
+            salt=self.keys.salt(standing.tenant),
             sampling=sampling,
             parent=parent,
         )

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
-
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestView, SchedulerView
-from stepwell.policies.toolkit import Aging, Guesses, pack, seconds
+from stepwell.policies.toolkit import WorkLine, WorkOptions, pack, seconds
 
 
 class ResidualSjf:
@@ -24,34 +22,28 @@ class ResidualSjf:
     promises = Promises(work_conserving=True, bounded_wait=True)
     parts: ClassVar[Mapping[str, str]] = {"predictor": "predictors"}
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        predictor: str = "quantile"
-        predictor_options: Mapping[str, object] = {}
-        output_cost: int = 16  # prompt tokens that are as much work as one output token
-        aging_s: float = 30.0  # the oldest request comes first at this age
+    class Options(WorkOptions, frozen=True, forbid_unknown_fields=True):
+        """How work is guessed, and when age overrules it."""
 
     def __init__(self, options: Options, predictor: Predictor) -> None:
         self.options = options
         self.predictor = predictor
-        self.guesses = Guesses(predictor)
-        self.queue = Aging(self.residual, seconds(options.aging_s))
+        self.jobs = WorkLine(self.residual, predictor, seconds(options.aging_s))
 
     def residual(self, request: RequestView, now_ns: int) -> tuple[int, int]:
         """The expected rest of its work, in prompt tokens."""
-        guess, done = self.guesses.output(request), request.generated
+        guess, done = self.jobs.guesses.output(request), request.generated
         left = guess - done if done < guess else done
         return (request.pending + self.options.output_cost * left, request.id)
 
     def observe(self, event: PolicyEvent) -> None:
-        self.guesses.observe(event)
-        self.queue.observe(event)
+        self.jobs.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        return pack(view, self.queue.line, rank=self.queue.rank)
+        return pack(view, self.jobs.line, rank=self.jobs.rank)
 
     def dump(self) -> object:
-        return self.guesses.dump()
+        return self.jobs.guesses.dump()
 
     def load(self, data: Any) -> None:
-        self.guesses.load(data)
-        self.queue.reorder()
+        self.jobs.load(data)

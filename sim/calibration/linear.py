@@ -1,54 +1,69 @@
-"""Coefficients of the cost model ``linear`` from measured steps."""
+"""Coefficients of the cost models ``linear`` and ``curve`` from measured steps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stepwell.sim.calibration.columns import COUNT_OF, counts, without_copies
 from stepwell.sim.calibration.least_squares import Floats, robust
 from stepwell.sim.calibration.measured import MeasuredStep
-from stepwell.sim.cost.linear import PS_PER_NS, Linear
+from stepwell.sim.cost.curve import Curve
+from stepwell.sim.cost.linear import COEFFICIENTS, PS_PER_NS, Linear
 
-_COUNT_OF = {
-    "prefill_token_ns": "prefill_tokens",
-    "prefill_request_ns": "prefill_requests",
-    "decode_request_ns": "decode_requests",
-    "kv_token_ps": "kv_tokens",
-    "swap_page_ns": "swap_pages",
-    "copy_page_ns": "copied_pages",
-}
-"""What each coefficient beside ``base_ns`` is of."""
+_KNOTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
+"""Rows at which a curve may bend."""
+_SUPPORT = 12
+"""Steps that there are between two bends, at least."""
 
 
 def fit_linear(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
     """The options of ``Linear`` that come closest, and those that keep their default as no step had what they are of."""
-    seen = [name for name, count in _COUNT_OF.items() if any(getattr(each.shape, count) for each in steps)]
-    assumed = [name for name in _COUNT_OF if name not in seen]
+    names = [name for name in COEFFICIENTS if name in COUNT_OF]
+    first, found, assumed = _fit(steps, [np.ones(len(steps))], names, Linear.Options())
+    return {"base_ns": max(1, round(float(first[0]))), **found}, assumed
+
+
+def fit_curve(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
+    """Likewise of ``Curve``: each stretch of the curve rises by its own coefficient."""
+    rows = counts(steps, "prefill_tokens") + counts(steps, "decode_requests")
+    knots = _bends(rows)
+    rises = [np.clip(rows - low, 0, high - low) for low, high in zip(knots, knots[1:], strict=False)]
+    default = Curve.Options()
+    names = [name for name in default.__struct_fields__ if name in COUNT_OF]
+    first, found, assumed = _fit(steps, [np.ones(len(steps)), *rises], names, default)
+    time_ns = max(1.0, float(first[0]))
+    points = [[knots[0], round(time_ns)]]
+    for low, high, slope in zip(knots, knots[1:], first[1:].tolist(), strict=False):
+        time_ns += (high - low) * slope
+        points.append([high, round(time_ns)])
+    return {"rows_ns": points, **found}, assumed
+
+
+def _bends(rows: Floats) -> list[int]:
+    """Where the curve may bend: from the fewest rows to the most, with enough steps in between."""
+    least, most = int(rows.min()), int(rows.max())
+    knots = [least]
+    for knot in (*[each for each in _KNOTS if least < each < most], most):
+        if knot > knots[-1] and ((rows > knots[-1]) & (rows <= knot)).sum() >= _SUPPORT:
+            knots.append(knot)
+    if len(knots) > 1:
+        knots[-1] = most
+    return knots
+
+
+def _fit(
+    steps: Sequence[MeasuredStep], first: Sequence[Floats], names: Sequence[str], default: object
+) -> tuple[Floats, Mapping[str, object], list[str]]:
+    """What the ``first`` columns cost, each of the coefficients ``names`` that steps tell of, and the others' names."""
+    seen = [name for name in names if counts(steps, COUNT_OF[name]).any()]
+    assumed = [name for name in names if name not in seen]
     rest_ns, page_ns = without_copies(steps)
-    columns = [np.ones(len(steps)), *(_counts(steps, _COUNT_OF[name]) for name in seen)]
-    base_ns, *found = robust(np.stack(columns, axis=1), rest_ns)
-    options: dict[str, object] = {"base_ns": max(1, round(base_ns))}
-    default = Linear.Options()
-    options |= {name: getattr(default, name) for name in assumed}
-    for name, value in zip(seen, found, strict=True):
-        more = page_ns if name == "swap_page_ns" else 0.0
-        options[name] = round((value + more) * (PS_PER_NS if name.endswith("_ps") else 1))
-    return options, assumed
-
-
-def without_copies(steps: Sequence[MeasuredStep]) -> tuple[Floats, float]:
-    """The steps' times less what their copies to and from the host took where that was told, and what a page took (0:
-    nobody told)."""
-    pages = _counts(steps, "swap_pages")
-    copies = np.array([each.copy_ns for each in steps], np.float64)
-    times = np.array([each.period_ns for each in steps], np.float64)
-    told = (pages > 0) & (copies > 0) & (copies < times)
-    if not told.any():
-        return times, 0.0
-    page_ns = float(robust(pages[told][:, None], copies[told])[0])
-    return np.where(told, times - copies, times), page_ns
-
-
-def _counts(steps: Sequence[MeasuredStep], count: str) -> Floats:
-    return np.array([getattr(each.shape, count) for each in steps], np.float64)
+    columns = [*first, *(counts(steps, COUNT_OF[name]) for name in seen)]
+    values = robust(np.stack(columns, axis=1), rest_ns)
+    found: dict[str, object] = {name: getattr(default, name) for name in assumed}
+    for name, value in zip(seen, values[len(first) :].tolist(), strict=True):
+        more_ns = page_ns if name == "swap_page_ns" else 0.0
+        found[name] = round((value + more_ns) * (PS_PER_NS if name.endswith("_ps") else 1))
+    return values[: len(first)], found, assumed

@@ -14,8 +14,9 @@ from stepwell.core.config import Config, CostConfig
 from stepwell.core.config_load import section_toml
 from stepwell.core.errors import UserError
 from stepwell.sim.calibration.calibrate import FITS, Calibration, calibrate
-from stepwell.sim.calibration.measured import MeasuredStep, measured_steps
+from stepwell.sim.calibration.measured import measured_steps
 from stepwell.sim.cost.reach import COUNTS
+from stepwell.sim.step_reader import MeasuredStep
 from stepwell.sim.wording import many
 
 HELP = """\
@@ -87,12 +88,15 @@ def print_calibration(found: Calibration) -> None:
     print_times(found.shapes, found.total)
     to, errors = console(), found.errors
     to.print()
-    table = plain_table(f"cost model {found.cost.model}", "", "")
+    to.print(f"cost model {found.cost.model}")
+    table = plain_table("", "", "")
     for name, value in found.cost.options.items():
-        if name != "reach":
-            shown = " ".join(f"{rows}:{time_ns:,}" for rows, time_ns in value) if isinstance(value, list) else f"{value:,}"
-            table.add_row(name, shown, "assumed: no step had any" if name in found.assumed else "")
-    to.print(table, soft_wrap=True)
+        if isinstance(value, list):
+            for rows, time_ns in value:
+                table.add_row(f"a step of {many(rows, 'row')}", f"{time_ns:,} ns", "")
+        elif isinstance(value, int):
+            table.add_row(name, f"{value:,}", "assumed: no step had any" if name in found.assumed else "")
+    to.print(table)
     to.print()
     to.print(
         f"{found.fitted} steps fitted, {errors.steps} held out (seed {found.seed}): error of the held-out ones"

@@ -104,7 +104,7 @@ def simulate(
         config,
         requests,
         metrics,
-        summarise(metrics, config),
+        summarise(metrics, config, step_times=simulator.step_times),
         cpu_s=cpu_s,
         lost_turns=writer.lost_turns if writer else 0,
         shadow=shadow.report() if shadow is not None else None,

@@ -13,9 +13,9 @@ from stepwell.core.errors import UserError
 from stepwell.core.protocols import CostModel
 from stepwell.core.registry import make_cost_model
 from stepwell.sim.calibration.linear import fit_curve, fit_linear
-from stepwell.sim.calibration.measured import MeasuredStep
 from stepwell.sim.cost.reach import COUNTS, Reach
 from stepwell.sim.stats import percentiles
+from stepwell.sim.step_reader import MeasuredStep
 from stepwell.sim.step_times import ShapeTimes, StepTime, StepTimes, TotalTimes
 
 HELD_OUT = 0.2
@@ -98,7 +98,5 @@ def errors_of(cost: CostModel, steps: Sequence[MeasuredStep]) -> StepErrors:
 def predicted(cost: CostModel, steps: Sequence[MeasuredStep]) -> StepTimes:
     """Measured periods beside the model's, and what the device said as ``recorded``."""
     times = StepTimes(live=True)
-    times.steps = [
-        StepTime(each.shape, each.period_ns, cost.step_ns(each.shape), each.elapsed_ns) for each in steps
-    ]
+    times.steps = [StepTime(each.shape, each.period_ns, cost.step_ns(each.shape), each.elapsed_ns) for each in steps]
     return times

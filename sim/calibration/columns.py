@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stepwell.sim.calibration.least_squares import Floats, robust
-from stepwell.sim.calibration.measured import MeasuredStep
+from stepwell.sim.step_reader import MeasuredStep
 
 COUNT_OF = {
     "prefill_token_ns": "prefill_tokens",

@@ -53,10 +53,10 @@ def _solved(small: Floats, aim: Floats, found: Floats, free: npt.NDArray[np.bool
 def robust(matrix: Floats, times: Floats) -> Floats:
     """Coefficients ≥ 0 for positive ``times``: every time counts by its relative error, and outliers count less.
 
-    Weights are by what is predicted, not by what was measured: those would favour whatever happened to be quick.  Huber's
-    function bounds the influence of a step that was held up.  As that pulls towards the middle, and sums of times are
-    what people wait for, all is scaled in the end so that predictions add up to the measured sum, in which a step counts
-    as twice its prediction at most.
+    Weights are by what is predicted, not by what was measured: those would favour whatever happened to be quick.
+    Huber's function bounds the influence of a step that was held up.  As that pulls towards the middle, and sums of
+    times are what people wait for, all is scaled in the end so that predictions add up to the measured sum, in which a
+    step counts as twice its prediction at most.
     """
     predicted = times
     weight = np.ones_like(times)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from stepwell.sim.calibration.columns import COUNT_OF, counts, without_copies
 from stepwell.sim.calibration.least_squares import Floats, robust
-from stepwell.sim.calibration.measured import MeasuredStep
 from stepwell.sim.cost.curve import Curve
 from stepwell.sim.cost.linear import COEFFICIENTS, PS_PER_NS, Linear
+from stepwell.sim.step_reader import MeasuredStep
 
 _KNOTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
 """Rows at which a curve may bend."""
@@ -19,7 +20,7 @@ _SUPPORT = 12
 
 
 def fit_linear(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
-    """The options of ``Linear`` that come closest, and those that keep their default as no step had what they are of."""
+    """The options of ``Linear`` that come closest, and those that keep their default: no step had what they are of."""
     names = [name for name in COEFFICIENTS if name in COUNT_OF]
     first, found, assumed = _fit(steps, [np.ones(len(steps))], names, Linear.Options())
     return {"base_ns": max(1, round(float(first[0]))), **found}, assumed
@@ -29,13 +30,13 @@ def fit_curve(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[st
     """Likewise of ``Curve``: each stretch of the curve rises by its own coefficient."""
     rows = counts(steps, "prefill_tokens") + counts(steps, "decode_requests")
     knots = _bends(rows)
-    rises = [np.clip(rows - low, 0, high - low) for low, high in zip(knots, knots[1:], strict=False)]
+    rises = [np.clip(rows - low, 0, high - low) for low, high in pairwise(knots)]
     default = Curve.Options()
     names = [name for name in default.__struct_fields__ if name in COUNT_OF]
     first, found, assumed = _fit(steps, [np.ones(len(steps)), *rises], names, default)
     time_ns = max(1.0, float(first[0]))
     points = [[knots[0], round(time_ns)]]
-    for low, high, slope in zip(knots, knots[1:], first[1:].tolist(), strict=False):
+    for (low, high), slope in zip(pairwise(knots), first[1:].tolist(), strict=True):
         time_ns += (high - low) * slope
         points.append([high, round(time_ns)])
     return {"rows_ns": points, **found}, assumed

@@ -122,9 +122,7 @@ async def _serve(
     return views
 
 
-async def _play(
-    engine: Engine, clock: RealClock, workload: Workload, prompts: Sequence[list[int]]
-) -> list[ClientView]:
+async def _play(engine: Engine, clock: RealClock, workload: Workload, prompts: Sequence[list[int]]) -> list[ClientView]:
     start_ns = clock.now_ns() + LEAD_NS
     views = []
     for each, prompt in zip(workload.requests, prompts, strict=True):

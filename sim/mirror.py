@@ -142,7 +142,8 @@ class BatchMirror:
         row.context -= ticks
         row.made -= ticks
         self._members[id] = row
-        heappush(self._ends, (tick, id, row))
+        if tick < FOREVER - ticks:  # one of unknown length ends when somebody says so
+            heappush(self._ends, (tick, id, row))
 
     def _leave(self, id: RequestId) -> None:
         row = self._members.pop(id, None)

@@ -92,6 +92,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if isinstance(value, str):
         return value or "''"
+    if value is msgspec.UNSET:
+        return "unset"
     return str(msgspec.to_builtins(value))
 
 

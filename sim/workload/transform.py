@@ -31,6 +31,11 @@ def shift_to_zero(workload: Workload) -> Workload:
     return _derived(workload, moved, f"shifted by {-origin_ns} ns")
 
 
+def all_at_once(workload: Workload) -> Workload:
+    """Every request arrives at 0, in the same order: what a device completes then is all that it can."""
+    return _derived(workload, [_moved(each, 0) for each in workload.requests], "all arrive at once")
+
+
 def limit(workload: Workload, count: int, skip: int = 0) -> Workload:
     """``count`` requests after the first ``skip``; a slow start of a trace need not be what is measured."""
     if count < 1 or skip < 0:

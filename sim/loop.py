@@ -48,7 +48,9 @@ class Simulator:
         self._faults = faults
         self._jumps = jumps and scheduler.state.limits.depth == 1 and faults is no_faults
         live = scheduler.state.requests
-        self._mirror = BatchMirror(lambda id: requests[id - 1].output_tokens if id in live else 0)
+        self._mirror = BatchMirror(lambda id: _said(requests[id - 1]) if id in live else 0)
+        self._leaving = {id for id, each in enumerate(requests, 1) if 0 < each.cancel_tokens < each.output_tokens}
+        self._answers = {id: each.answer_keys for id, each in enumerate(requests, 1) if each.answer_keys}
         self._next = 0
         self._cancels = [(each.cancel_ns, id) for id, each in enumerate(requests, 1) if each.cancel_ns]
         heapify(self._cancels)
@@ -72,7 +74,7 @@ class Simulator:
                 break
             events: list[Event] = []
             if self._done_ns == now_ns:
-                events.append(self._result())
+                self._report(events)
                 self._done_ns = FOREVER
                 if queue:
                     self._start(now_ns)  # the device goes on by itself
@@ -103,15 +105,25 @@ class Simulator:
             left = list(self.scheduler.state.requests)
             raise InvariantError(f"I5 progress: the simulation ran dry with requests {left[:10]} unfinished")
 
-    def _result(self) -> StepDone | StepFailed:
-        """What the device reports now.  Requests that ended meanwhile (a cancel) are not reported."""
+    def _report(self, events: list[Event]) -> None:
+        """What the device reports now, and the cancels of clients who got the last token that they waited for.
+
+        Requests that ended meanwhile (a cancel) are not reported.
+        """
         done, live = self._done, self.scheduler.state.requests
+        events.append(done)
         if isinstance(done, StepFailed):
             self._queue.clear()
             done.blamed = [id for id in done.blamed if id in live]
-        elif done.ended:
-            done.ended = [id for id in done.ended if id in live]
-        return done
+            return
+        if done.ended:
+            left = [id for id in done.ended if id in self._leaving and id in live]
+            done.ended = [id for id in done.ended if id not in self._leaving and id in live]
+            events += [Cancel(id, self._answers.get(id, [])) for id in left]
+        if self._answers:
+            last = next((step.last for step in self.scheduler.state.inflight if step.id == done.step), ())
+            ending = dict.fromkeys([*done.ended, *(each.id for each in last)])
+            done.keys = [(id, self._answers[id]) for id in ending if id in self._answers]
 
     def _rare(self, now_ns: int, events: list[Event]) -> None:
         """Cancels by clients whose requests live, and the policy's alarm."""
@@ -119,7 +131,7 @@ class Simulator:
         while cancels and cancels[0][0] == now_ns:
             _, id = heappop(cancels)
             if id in self.scheduler.state.requests:
-                events.append(Cancel(id))
+                events.append(Cancel(id, self._answers.get(id, [])))
         if self._wake_ns == now_ns:
             self._wake_ns = FOREVER
             events.append(Timer())
@@ -135,13 +147,14 @@ class Simulator:
                 Submitted(
                     index,
                     request.prompt_tokens,
-                    self._max_tokens,
+                    request.max_tokens or self._max_tokens,
                     request.klass,
                     request.tenant,
-                    0,
+                    request.expires_ns,
                     request.keys,
                     request.priority,
                     request.program,
+                    request.parent,
                 )
             )
             arrival_ns = requests[index].arrival_ns if index < len(requests) else FOREVER
@@ -195,3 +208,8 @@ class Simulator:
         self._mirror.reset()
         self._done_ns = now_ns + self._cost.step_ns(type(self._mirror.shape)())
         self._done = StepFailed(step, list(fault.blamed), fault.reason, fault.device_lost)
+
+
+def _said(request: TraceRequest) -> int:
+    """Output tokens until its end, or until its client has enough."""
+    return min(request.output_tokens, request.cancel_tokens) if request.cancel_tokens else request.output_tokens

@@ -23,8 +23,11 @@ class TraceRequest(msgspec.Struct, gc=False):
     """One request.  ``output_tokens`` is its true length, which only the simulated backend may know.
 
     ``keys`` identify its prompt's prefix, ``Workload.key_tokens`` tokens a key (the last one may be partly filled).
-    ``cancel_ns`` is the absolute time at which the client leaves; 0: never.  ``priority`` and ``program`` are those of
-    ``events.Submitted``.
+    ``cancel_ns`` is the absolute time at which the client leaves, ``cancel_tokens`` the number of output tokens after
+    which it does; 0: never.  ``priority``, ``program`` and ``expires_ns`` are those of ``events.Submitted``.
+    ``max_tokens`` is what the client asked for at most; 0: nothing, so the context cap holds.  ``parent`` is an earlier
+    request with the same prompt, by its place in the workload (from 1); 0: none.  ``answer_keys`` go on where the full
+    keys of the prompt end, so that a later request may find the answer too.
     """
 
     arrival_ns: int
@@ -36,10 +39,15 @@ class TraceRequest(msgspec.Struct, gc=False):
     cancel_ns: int = 0
     priority: int = 0
     program: str = ""
+    max_tokens: int = 0
+    expires_ns: int = 0
+    cancel_tokens: int = 0
+    parent: int = 0
+    answer_keys: list[int] = []
 
 
 class RowNote(msgspec.Struct, frozen=True):
-    """A row that is not in the workload: its line in the file (from 1), and why."""
+    """A row that is not in the workload: its line in the file (from 1; or what the format counts), and why."""
 
     line: int
     outcome: Literal["dropped", "refused"]
@@ -61,6 +69,8 @@ class RowReport(msgspec.Struct, frozen=True):
     refused: int = 0
     notes: list[RowNote] = []
     unsorted: int = 0
+    unit: str = "line"
+    """What is counted: lines of the file, or what else makes a row of it."""
 
 
 class RateProfile(msgspec.Struct, frozen=True):
@@ -111,8 +121,7 @@ class Workload(msgspec.Struct, frozen=True):
         """SHA-256 over ``key_tokens`` and the requests, a JSON array a line: equal digests, equal workloads."""
         lines: list[object] = [["stepwell-workload", 1, self.key_tokens]]
         lines += [
-            (r.arrival_ns, r.prompt_tokens, r.output_tokens, r.klass, r.tenant, r.keys, r.cancel_ns)
-            + ((r.priority, r.program) if r.priority or r.program else ())  # so that workloads without keep theirs
+            (r.arrival_ns, r.prompt_tokens, r.output_tokens, r.klass, r.tenant, r.keys, r.cancel_ns, *_rest(r))
             for r in self.requests
         ]
         return hashlib.sha256(msgspec.json.Encoder().encode_lines(lines)).hexdigest()
@@ -140,6 +149,15 @@ class Workload(msgspec.Struct, frozen=True):
         return lines + self.notes
 
 
+def _rest(request: TraceRequest) -> tuple[object, ...]:
+    """What few requests have, only if it has some: a workload without keeps the digest that it always had."""
+    r = request
+    more = (r.max_tokens, r.expires_ns, r.cancel_tokens, r.parent, r.answer_keys)
+    if any(more):
+        return (r.priority, r.program, *more)
+    return (r.priority, r.program) if r.priority or r.program else ()
+
+
 def _told(report: RowReport) -> list[str]:
     share = 100 * (report.dropped + report.refused) / report.rows if report.rows else 0.0
     lines = [
@@ -148,7 +166,7 @@ def _told(report: RowReport) -> list[str]:
     ]
     if report.unsorted:
         lines.append(f"{report.unsorted} rows were out of order in time; sorted, equal times in file order")
-    lines += [f"line {note.line}: {note.outcome}: {note.reason}" for note in report.notes]
+    lines += [f"{report.unit} {note.line}: {note.outcome}: {note.reason}" for note in report.notes]
     silent = report.dropped + report.refused - len(report.notes)
     return [*lines, f"and {silent} more rows left out"] if silent else lines
 

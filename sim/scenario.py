@@ -107,7 +107,7 @@ def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
     if not workload.key_tokens:
         return workload
     if not wanted:
-        requests = [msgspec.structs.replace(each, keys=[], answer_keys=[]) for each in workload.requests]
+        requests = [msgspec.structs.replace(each, keys=[], answer_keys=()) for each in workload.requests]
         note = "the trace tells shared prefixes, but this allocator reuses none: they were left out"
         return msgspec.structs.replace(workload, requests=requests, notes=[*workload.notes, note])
     if workload.key_tokens == page_size:
@@ -146,7 +146,8 @@ def _renumbered(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
         return [numbers.setdefault(key, len(numbers)) for key in keys]
 
     return [
-        msgspec.structs.replace(each, keys=small(each.keys), answer_keys=small(each.answer_keys)) for each in requests
+        msgspec.structs.replace(each, keys=small(each.keys), answer_keys=tuple(small(each.answer_keys)))
+        for each in requests
     ]
 
 
@@ -174,7 +175,9 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _at_rate(workload: Workload, rate: float) -> Workload:
-    present = workload.profile().rate_per_s
+    """Arrivals scaled so that ``rate`` requests a second are offered, those counted that follow others."""
+    profile = workload.profile()
+    present = profile.rate_per_s * len(workload) / profile.requests if profile.requests else 0.0
     if not present:
         raise UserError("cannot be set: all requests of the workload arrive at one time", field="workload.rate")
     try:

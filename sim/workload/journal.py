@@ -44,7 +44,7 @@ class _Known(msgspec.Struct):
     end: Finished | None = None
     end_ns: int = 0
     rejected: str = ""
-    answer_keys: list[int] = []
+    answer_keys: tuple[int, ...] = ()
 
 
 class _Recorded(msgspec.Struct):
@@ -92,10 +92,10 @@ def _recorded(parts: list[Stretch]) -> _Recorded:
                 elif isinstance(event, StepDone):
                     for id, keys in event.keys:
                         if id in requests:
-                            requests[id].answer_keys = keys
+                            requests[id].answer_keys = tuple(keys)
                 elif isinstance(event, Cancel | Stop):
                     if event.keys and event.request in requests:
-                        requests[event.request].answer_keys = event.keys
+                        requests[event.request].answer_keys = tuple(event.keys)
                 else:
                     found.pins += isinstance(event, Pin)
                     found.failures += isinstance(event, StepFailed)

@@ -1,8 +1,8 @@
-"""Qwen-Bailian's traces (ATC'25): JSON lines with ``chat_id``, ``parent_chat_id``, ``timestamp`` (s), lengths, ``turn``.
+"""Qwen-Bailian's traces (ATC'25): JSON lines with ``chat_id``, ``parent_chat_id``, ``timestamp`` (s) and lengths.
 
 ``hash_ids`` name blocks of 16 prompt tokens together with everything before them; a last block that is not full may
-have one or not.  A chat's turns have different ids, tied by ``parent_chat_id`` (-1: the first turn); all of them are one
-program, named by the id of the first turn in the file.
+have one or not.  A chat's turns have different ids, tied by ``parent_chat_id`` (-1: the first turn); all of them are
+one program, named by the id of the first turn in the file.
 """
 
 from __future__ import annotations

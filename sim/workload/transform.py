@@ -1,7 +1,4 @@
-"""Workloads made from workloads.  Each function leaves its argument as it is and notes what it did.
-
-A request whose parent (``TraceRequest.parent``) is left out becomes the parent of the others that shared its prompt.
-"""
+"""Workloads made from workloads.  Each function leaves its argument as it is and notes what it did."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import msgspec
 from stepwell.core.errors import UserError
 from stepwell.core.types import NS_PER_S
 from stepwell.sim.workload import draws
-from stepwell.sim.workload.request import TraceRequest, Workload
+from stepwell.sim.workload.request import TraceRequest, Workload, part
 
 _SAMPLE = 50
 """Purpose of the draws of a sample (``draws.uniforms``)."""
@@ -24,20 +21,20 @@ _SAMPLE = 50
 def scale_rate(workload: Workload, factor: float) -> Workload:
     """Requests arrive ``factor`` times as fast: every arrival time divided by it, exactly, and rounded down.
 
-    How long a client waits before it leaves does not change.
+    What clients do does not change: how long one waits before it leaves, how long one thinks before it goes on.
     """
     if not 1e-9 <= factor <= 1e9:
         raise UserError(f"must be between 1e-9 and 1e9, not {factor!r}", field="factor")
     ratio = Fraction(factor)
     above, below = ratio.denominator, ratio.numerator
-    moved = [_moved(request, request.arrival_ns * above // below) for request in workload.requests]
+    moved = _all_moved(workload.requests, lambda arrival_ns: arrival_ns * above // below)
     return _derived(workload, moved, f"rate multiplied by {factor:g}")
 
 
 def shift_to_zero(workload: Workload) -> Workload:
     """The first request arrives at 0."""
     origin_ns = workload.requests[0].arrival_ns if workload.requests else 0
-    moved = [_moved(request, request.arrival_ns - origin_ns) for request in workload.requests]
+    moved = _all_moved(workload.requests, lambda arrival_ns: arrival_ns - origin_ns)
     return _derived(workload, moved, f"shifted by {-origin_ns} ns")
 
 
@@ -73,7 +70,7 @@ def window(workload: Workload, *, start_s: float = 0.0, end_s: float = 0.0) -> W
         raise UserError(f"no request of {workload.name} arrives from {start_s:g} to {end_s:g} s", field="window")
     until = f"{end_s:g} s" if end_s else "the end"
     cut = _kept(workload, kept, f"{len(kept)} of {len(workload)} requests, from {start_s:g} s to {until}")
-    moved = [_moved(each, each.arrival_ns - origin_ns) for each in cut.requests]
+    moved = _all_moved(cut.requests, lambda arrival_ns: arrival_ns - origin_ns)
     return msgspec.structs.replace(cut, requests=moved)
 
 
@@ -151,7 +148,7 @@ def _clipped(
         return request
     keys, answer = request.keys, request.answer_keys
     if prompt < request.prompt_tokens:
-        keys, answer = keys[: -(-prompt // key_tokens)] if key_tokens else keys, []
+        keys, answer = keys[: -(-prompt // key_tokens)] if key_tokens else keys, ()
     return msgspec.structs.replace(request, prompt_tokens=prompt, output_tokens=output, keys=keys, answer_keys=answer)
 
 
@@ -163,31 +160,55 @@ def page_keys(request: TraceRequest, key_tokens: int, page_size: int) -> list[in
     """
     if not request.keys or not key_tokens:
         return []
-    tokens = min(request.prompt_tokens, len(request.keys) * key_tokens)
-    return _pages(request.keys, tokens, key_tokens, page_size)
+    return _paged(request.keys, key_tokens, page_size, page_size, _keyed(request, key_tokens))
 
 
-def answer_page_keys(request: TraceRequest, key_tokens: int, page_size: int) -> list[int]:
-    """The same of the full pages behind those, as far as the answer's keys go; its last token is never computed."""
-    full = request.prompt_tokens // key_tokens if key_tokens else 0
-    if not request.answer_keys or not full or len(request.keys) < full:
-        return []
-    chain = request.keys[:full] + request.answer_keys
-    tokens = min(request.prompt_tokens + request.output_tokens - 1, len(chain) * key_tokens)
-    return _pages(chain, tokens, key_tokens, page_size)[len(page_keys(request, key_tokens, page_size)) :]
+def answer_page_keys(request: TraceRequest, key_tokens: int, page_size: int) -> tuple[int, ...]:
+    """The same for the pages behind those that are full once the answer is there.
+
+    The last token of an answer is never computed, so it fills none.
+    """
+    if not request.answer_keys or not key_tokens:
+        return ()
+    keys = request.keys[: request.prompt_tokens // key_tokens] + list(request.answer_keys)
+    first = (_keyed(request, key_tokens) // page_size + 1) * page_size
+    last = min(request.prompt_tokens + request.output_tokens - 1, len(keys) * key_tokens)
+    return tuple(_paged(keys, key_tokens, page_size, first, last))
 
 
-def _pages(keys: Sequence[int], tokens: int, key_tokens: int, page_size: int) -> list[int]:
+def _keyed(request: TraceRequest, key_tokens: int) -> int:
+    """How many tokens of its prompt its keys speak of; all of them where there are none, as it then shares no page."""
+    return min(request.prompt_tokens, len(request.keys) * key_tokens) if request.keys else request.prompt_tokens
+
+
+def _paged(keys: list[int], key_tokens: int, page_size: int, first: int, last: int) -> list[int]:
+    """Keys of the pages that end at ``first`` and, page by page, not beyond ``last``."""
+    if page_size == key_tokens:
+        return keys[first // page_size - 1 : last // page_size]
     per_key = key_tokens // page_size + 2
     return [
         keys[(end - 1) // key_tokens] * per_key + (end - 1) % key_tokens // page_size
-        for end in range(page_size, tokens + 1, page_size)
+        for end in range(first, last + 1, page_size)
     ]
 
 
 def _uniform(seed: int, name: str) -> int:
     """A number below 2^64 for a name, the same on every machine."""
     return int.from_bytes(blake2b(name.encode(), key=seed.to_bytes(8), digest_size=8).digest())
+
+
+def _all_moved(requests: Sequence[TraceRequest], move: Callable[[int], int]) -> list[TraceRequest]:
+    """``move`` gives the new time of those who follow nobody; a follower keeps its distance to the latest of those whom
+    it follows."""
+    made: list[TraceRequest] = []
+    for each in requests:
+        if each.after:
+            latest = max(each.after, key=lambda place: requests[place - 1].arrival_ns) - 1
+            arrival_ns = made[latest].arrival_ns + each.arrival_ns - requests[latest].arrival_ns
+        else:
+            arrival_ns = move(each.arrival_ns)
+        made.append(_moved(each, arrival_ns))
+    return made
 
 
 def _moved(request: TraceRequest, arrival_ns: int) -> TraceRequest:
@@ -200,19 +221,9 @@ def _moved(request: TraceRequest, arrival_ns: int) -> TraceRequest:
     )
 
 
-def _kept(workload: Workload, places: Iterable[int], note: str) -> Workload:
+def _kept(workload: Workload, places: Sequence[int], note: str) -> Workload:
     """The requests at ``places``, which ascend from 0."""
-    new: dict[int, int] = {0: 0}
-    """Where a parent, or who stands in for it, is now: by its place (from 1) in ``workload``."""
-    kept: list[TraceRequest] = []
-    for place in places:
-        request = workload.requests[place]
-        new[place + 1] = len(kept) + 1
-        if request.parent:
-            parent = new.setdefault(request.parent, len(kept) + 1)
-            request = msgspec.structs.replace(request, parent=parent if parent <= len(kept) else 0)
-        kept.append(request)
-    return _derived(workload, kept, note)
+    return _derived(workload, part(workload.requests, places), note)
 
 
 def _derived(workload: Workload, requests: Iterable[TraceRequest], note: str) -> Workload:

@@ -136,7 +136,7 @@ def test_pages_of_another_size_share_what_they_would_have_shared(tmp_path: Path)
     assert max(workload.requests[0].keys) > 1 << 40
     for size in (1, 2, 8, 16):
         first, second = fit_keys(workload, size, wanted=True).requests
-        known = first.keys + first.answer_keys
+        known = [*first.keys, *first.answer_keys]
         assert len(first.keys) == 16 // size
         assert len(known) == 37 // 4 * 4 // size
         assert second.keys[: len(known)] == known

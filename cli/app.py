@@ -30,6 +30,7 @@ COMMANDS = {
     "demo": "simulate the built-in workload under every policy, with a table and a picture",
     "replay": "decide a recorded run again and name what differs, or execute its plans on a model",
     "journal": "show what a journal records, or count it",
+    "trace": "write a journal as a timeline for Perfetto",
     "explain": "tell one request's story from a journal",
     "config": "check or show a configuration",
     "policies": "list policies and other plugins, or describe one",

@@ -43,15 +43,15 @@ def run(args: argparse.Namespace) -> int:
     return _show(args) if args.what == "show" else _stat(args)
 
 
-def time_ns(text: str) -> int:
-    """``12.5s``, ``80ms`` or nanoseconds."""
+def time_ns(text: str, *, field: str = "--from") -> int:
+    """``12.5s``, ``80ms`` or nanoseconds, from the command line's ``field``."""
     for unit, factor in (("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", NS_PER_S), ("", 1)):
         if text.endswith(unit):
             try:
                 return round(float(text.removesuffix(unit)) * factor)
             except (ValueError, OverflowError):
                 break
-    raise UserError(f"a time is written 12.5s, 80ms, or as nanoseconds; got {text!r}", field="--from")
+    raise UserError(f"a time is written 12.5s, 80ms, or as nanoseconds; got {text!r}", field=field)
 
 
 def _show(args: argparse.Namespace) -> int:

@@ -74,6 +74,7 @@ class BatchMirror:
             shape.prefill_tokens += tokens
             shape.prefill_requests += 1
             shape.kv_tokens += start
+            shape.prefill_pairs += tokens * (2 * start + tokens + 1) // 2
             if samples:
                 row = rows.get(id)
                 if row is None:
@@ -141,7 +142,8 @@ class BatchMirror:
         row.context -= ticks
         row.made -= ticks
         self._members[id] = row
-        heappush(self._ends, (tick, id, row))
+        if tick < FOREVER - ticks:  # one of unknown length ends when somebody says so
+            heappush(self._ends, (tick, id, row))
 
     def _leave(self, id: RequestId) -> None:
         row = self._members.pop(id, None)

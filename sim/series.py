@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepwell.core.events import Event, Submitted
-from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Resumed, Run
+from stepwell.core.instructions import Admitted, Finished, Instruction, Preempted, Rejected, Resumed
 from stepwell.core.types import NS_PER_S, RequestId
+from stepwell.sim.pages import PagesInUse
 
 
 class Series:
@@ -24,27 +25,22 @@ class Series:
         self._next_ns = 0
         self._running: dict[RequestId, None] = {}
         self._waiting: dict[RequestId, None] = {}
-        self._pages = 0
+        self._pages = PagesInUse()
 
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
         for event in events:
             if isinstance(event, Submitted):
                 self._waiting[event.request] = None
+        self._pages.observe(now_ns, events, instructions)
         for item in instructions:
-            if isinstance(item, Launch):
-                self._pages += len(item.growth) // 2 + sum(len(table) for _, table in item.tables)
-            elif isinstance(item, Run):
-                self._pages += len(item.growth) // 3
-            elif isinstance(item, Admitted | Resumed):
+            if isinstance(item, Admitted | Resumed):
                 self._waiting.pop(item.request, None)
                 self._running[item.request] = None
             elif isinstance(item, Preempted):
-                self._pages -= item.pages
                 self._running.pop(item.request, None)
                 self._waiting[item.request] = None
             elif isinstance(item, Finished | Rejected):
-                self._pages -= item.pages if isinstance(item, Finished) else 0
                 self._running.pop(item.request, None)
                 self._waiting.pop(item.request, None)
         if now_ns >= self._next_ns:
@@ -52,4 +48,4 @@ class Series:
             self.time_s.append(now_ns / NS_PER_S)
             self.running.append(len(self._running))
             self.waiting.append(len(self._waiting))
-            self.pages.append(self._pages)
+            self.pages.append(self._pages.used)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
-from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
-from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Resumed
-from stepwell.core.types import RequestId, StepId
+from stepwell.core.types import RequestId
+from stepwell.sim.phases import DECODE, PREEMPTED, PREFILL, QUEUED, SWAPPED_OUT, Phases
+from stepwell.sim.phases import GONE as ENDED
 
 WAITS, COMPUTES, ANSWERS, KEPT, LOST, GONE = "·", "░", "█", "s", "r", " "
 
@@ -16,41 +16,18 @@ LEGEND = f"{WAITS} waits   {COMPUTES} its prompt is computed   {ANSWERS} answers
 )
 
 
+_LETTERS = {QUEUED: WAITS, PREFILL: COMPUTES, DECODE: ANSWERS, SWAPPED_OUT: KEPT, PREEMPTED: LOST, ENDED: GONE}
+
+
 class Strips:
     """What each request does at each time: ``changes`` are (time in ns, letter), in order."""
 
     def __init__(self) -> None:
         self.changes: dict[RequestId, list[tuple[int, str]]] = {}
-        self._samples: dict[StepId, list[RequestId]] = {}
-        self._answering: dict[RequestId, None] = {}
+        self.observe = Phases(self._put).observe
 
-    def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
-        """Take in one turn."""
-        for event in events:
-            if isinstance(event, Submitted):
-                self.changes[event.request] = [(now_ns, WAITS)]
-            elif isinstance(event, StepDone | RunDone):
-                for id in self._samples.pop(event.step, ()):
-                    self._answering[id] = None
-                    self._put(id, now_ns, ANSWERS)
-            elif isinstance(event, StepFailed):
-                self._samples.clear()
-        for item in instructions:
-            if isinstance(item, Admitted):
-                self._put(item.request, now_ns, COMPUTES)
-            elif isinstance(item, Resumed):
-                self._put(item.request, now_ns, ANSWERS if item.request in self._answering else COMPUTES)
-            elif isinstance(item, Preempted):
-                self._put(item.request, now_ns, KEPT if item.mode == "swap" else LOST)
-            elif isinstance(item, Finished | Rejected):
-                self._put(item.request, now_ns, GONE)
-            elif isinstance(item, Launch):
-                self._samples[item.step] = [id for id, _, _, samples in item.slices if samples]
-
-    def _put(self, id: RequestId, now_ns: int, letter: str) -> None:
-        changes = self.changes[id]
-        if changes[-1][1] != GONE:  # a step that ends after its request
-            changes.append((now_ns, letter))
+    def _put(self, now_ns: int, id: RequestId, phase: str) -> None:
+        self.changes.setdefault(id, []).append((now_ns, _LETTERS[phase]))
 
     def lines(self, labels: Mapping[RequestId, str], column_ns: int) -> Iterator[str]:
         """One a request that has a label; a column shows what it did for the longest time in it, if anything."""

@@ -8,7 +8,7 @@ Everything is an integer.  Terms whose coefficient is a fraction of a nanosecond
 does not decrease either, so the time is positive, finite and non-decreasing in every count, however large: there is no
 table to fall out of.  A step without tokens that only copies pages costs its base and its copies.
 
-Whether a shape lies outside what the coefficients were fitted on is for whoever fitted them to say (``sim.calibrate``).
+What the coefficients were fitted on is in the option ``reach``, which a calibration writes; the defaults have none.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import BatchShape
 from stepwell.core.types import NS_PER_S
+from stepwell.sim.cost.reach import Reach
 
 PS_PER_NS = 1_000
 
@@ -46,6 +47,7 @@ class Linear:
         "_swap_page_ns",
         "_whole",
         "options",
+        "reach",
     )
 
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,10 +63,13 @@ class Linear:
         """Per page copied between device and host, either way."""
         copy_page_ns: int = 0
         """Per page copied within the device; not told apart from ``base_ns`` unless measured."""
+        reach: Reach | msgspec.UnsetType = msgspec.UNSET
+        """What the coefficients were fitted on, as least and most of each count; unset: on nothing."""
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options = Linear.Options() if options is None else options
         _check(options)
+        self.reach = None if options.reach is msgspec.UNSET else options.reach
         self._base_ns = options.base_ns
         self._prefill_token_ns = options.prefill_token_ns
         self._prefill_request_ns = options.prefill_request_ns
@@ -139,6 +144,10 @@ class Linear:
         return ends
 
 
+COEFFICIENTS = tuple(name for name in Linear.Options.__struct_fields__ if name != "reach")
+"""The options that are numbers."""
+
+
 def _long_run(start_ns: int, step_ns: int, more_ns: int, steps: int, until_ns: int) -> list[int]:
     """The same sums without a Python loop; ``more_ns`` is positive."""
     ends = list(accumulate(range(step_ns, step_ns + steps * more_ns, more_ns), initial=start_ns))
@@ -149,7 +158,7 @@ def _long_run(start_ns: int, step_ns: int, more_ns: int, steps: int, until_ns: i
 
 def _check(options: Linear.Options) -> None:
     """Refuse coefficients that would make a step's time negative, zero, or not an integer."""
-    for name in options.__struct_fields__:
+    for name in COEFFICIENTS:
         value: object = getattr(options, name)
         field = f"cost_model.options.{name}"
         if type(value) is not int:

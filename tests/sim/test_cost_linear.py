@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core.errors import UserError
-from stepwell.core.protocols import BatchShape, CostModel
+from stepwell.core.protocols import BatchShape
 from stepwell.core.types import FOREVER
-from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear import COEFFICIENTS, Linear
+from stepwell.tests.sim.cost_laws import by_steps
 
 FIELDS = BatchShape.__struct_fields__
 GRID = {
@@ -22,6 +23,7 @@ GRID = {
     "swap_pages": (0, 1, 8_192, 16_384, 10**9),
     "prefill_requests": (0, 1, 256, 512, 10**9),
     "copied_pages": (0, 1, 8_192, 16_384, 10**9),
+    "prefill_pairs": (0, 1, 2_098_176, 10**9, 10**12),
 }
 
 counts = st.integers(0, 10**7)
@@ -30,21 +32,8 @@ coefficients = st.one_of(st.just(0), st.integers(0, 10**8), st.integers(0, 999))
 options = st.builds(
     Linear.Options,
     base_ns=st.integers(1, 10**8),
-    **dict.fromkeys([name for name in Linear.Options.__struct_fields__ if name != "base_ns"], coefficients),
+    **dict.fromkeys([name for name in COEFFICIENTS if name != "base_ns"], coefficients),
 )
-
-
-def by_steps(model: CostModel, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
-    """The definition of ``run_ns``, word for word."""
-    ends: list[int] = []
-    now_ns = start_ns
-    for index in range(steps):
-        kv_tokens = shape.kv_tokens + index * shape.decode_requests
-        now_ns += model.step_ns(msgspec.structs.replace(shape, kv_tokens=kv_tokens))
-        ends.append(now_ns)
-        if now_ns >= until_ns:
-            break
-    return ends
 
 
 def test_si_5_the_defaults_are_the_published_step_time() -> None:
@@ -62,7 +51,7 @@ def test_si_5_a_step_of_copies_alone_costs_its_base_and_its_copies() -> None:
 
 
 def test_si_5_every_coefficient_counts() -> None:
-    for name in Linear.Options.__struct_fields__:
+    for name in COEFFICIENTS:
         base = msgspec.structs.replace(Linear.Options(), **{name: 2_000})
         more = msgspec.structs.replace(Linear.Options(), **{name: 3_000})
         shape = BatchShape(1, 1, 1_000, 1, 1, 1)
@@ -111,7 +100,7 @@ def test_si_5_a_run_ends_with_the_first_step_at_or_past_the_bound(kv_token_ps: i
         assert model.run_ns(shape, 5, FOREVER, end_ns) == full[: index + 1]
 
 
-@pytest.mark.parametrize("name", Linear.Options.__struct_fields__)
+@pytest.mark.parametrize("name", COEFFICIENTS)
 @pytest.mark.parametrize("value", [-1, 10**19, 1.5, True, "3", None])
 def test_si_5_impossible_coefficients_are_refused_by_name(name: str, value: object) -> None:
     with pytest.raises(UserError, match=name):

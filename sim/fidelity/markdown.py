@@ -62,7 +62,7 @@ def _decisions(report: Report) -> Iterator[str]:
     if report.different:
         yield f"**{len(report.different)} of {report.live_runs} journals differ**: " + "; ".join(report.different)
     else:
-        yield f"All {report.turns:,} turns of {report.live_runs} live runs decided again from their journals: 100 % equal."
+        yield f"All {report.turns:,} turns of {report.live_runs} journals, decided again from events: 100 % equal."
 
 
 def _errors(report: Report) -> Iterator[str]:

@@ -40,6 +40,8 @@ _WHERE_TRACES_ARE = (
     " (Azure: github.com/Azure/AzurePublicDataset; Mooncake: github.com/kvcache-ai/Mooncake)"
 )
 _PLUGINS = (("scheduler", "policy"), ("memory", "allocator"), ("cost", "model"))
+_APART = ("compare",)
+"""Tables of a scenario's file that are no configuration of a run."""
 
 
 def read_scenario(
@@ -50,16 +52,26 @@ def read_scenario(
     Plugin files that the configuration file names are made to count from where the program runs, so that the tree can
     be written into a journal and built again from there.
     """
-    resolved = resolve(file, overrides=overrides, environ=environ)
+    resolved = resolve(file, overrides=overrides, environ=environ, apart=_APART)
     config = resolved.config
     for section, key in _PLUGINS:
         table = getattr(config, section)
         name = getattr(table, key)
-        place = name.rpartition(":")[0] or name
-        if place.endswith(".py") or "/" in place:
-            rooted = str(resolved.base(f"{section}.{key}") / name)
-            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: rooted})})
+        found = rooted(name, resolved.base(f"{section}.{key}"))
+        if found != name:
+            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: found})})
     return msgspec.structs.replace(resolved, config=config)
+
+
+def rooted(name: str, base: Path) -> str:
+    """A plugin's name; one that names a file counts from ``base``."""
+    place = name.rpartition(":")[0] or name
+    return str(base / name) if place.endswith(".py") or "/" in place else name
+
+
+def seed_overrides(seed: int, kind: str) -> list[str]:
+    """What gives a scenario another seed: the scheduler's, and that of a workload which is generated (by its kind)."""
+    return [f"scheduler.seed={seed}", *([f"workload.settings.seed={seed}"] if kind != "trace" else [])]
 
 
 def load_workload(resolved: Resolved) -> Workload:

@@ -38,6 +38,11 @@ def shift_to_zero(workload: Workload) -> Workload:
     return _derived(workload, moved, f"shifted by {-origin_ns} ns")
 
 
+def all_at_once(workload: Workload) -> Workload:
+    """Every request arrives at 0, in the same order: what a device completes then is all that it can."""
+    return _derived(workload, [_moved(each, 0) for each in workload.requests], "all arrive at once")
+
+
 def first(workload: Workload, count: int) -> Workload:
     """The earliest ``count`` requests."""
     return limit(workload, count, note=f"limited to the first {count} of {len(workload)} requests")

@@ -8,27 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from stepwell.core.errors import InvariantError
 from stepwell.core.protocols import CopyPlan, NotNow, Reservation
 from stepwell.core.types import Page, RequestId, StepId
 from stepwell.memory import audit, duties
 from stepwell.memory.audit import Place
 from stepwell.memory.holders import Holders
-from stepwell.memory.host import HostState, HostTier
+from stepwell.memory.host import HostTier
 from stepwell.memory.pool import PagePool
-from stepwell.memory.snapshot import TableRow
-
-
-class TablesState(msgspec.Struct, forbid_unknown_fields=True):
-    """A snapshot: pairs as in ``PageTables`` and ``Holders``."""
-
-    tables: list[TableRow]
-    leading: list[tuple[RequestId, int]]
-    holders: list[tuple[Page, int]]
-    late: list[tuple[Page, StepId]]
-    host: HostState
+from stepwell.memory.snapshot import TablesState
 
 
 class PageTables:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 
 from stepwell.core.errors import InvariantError, PolicyError
 from stepwell.core.events import Cancel, Event, RunDone, StepDone, StepFailed, Submitted, Timer
@@ -18,6 +18,7 @@ from stepwell.core.protocols import CostModel
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.types import FOREVER, StepId
 from stepwell.sim.backend import Fault, FaultScript, no_faults
+from stepwell.sim.closed_loop import ClosedLoop
 from stepwell.sim.mirror import BatchMirror
 from stepwell.sim.workload.request import TraceRequest
 
@@ -26,7 +27,10 @@ Observer = Callable[[int, Sequence[Event], Sequence[Instruction]], None]
 
 
 class Simulator:
-    """One run.  Request ``k`` of ``requests`` (sorted by arrival) has id ``k + 1``."""
+    """One run.  ``requests`` are those of a ``Workload``, in its order.
+
+    If none of them follows another, the ``k``-th (from 1) has id ``k``; else see ``ClosedLoop``, and ``places``.
+    """
 
     def __init__(
         self,
@@ -42,15 +46,18 @@ class Simulator:
         self.scheduler = scheduler
         self.now_ns = 0
         self._cost = cost
-        self._requests = requests
-        self._observers = observers
+        closed = self._closed = ClosedLoop(requests) if any(each.after for each in requests) else None
+        self._requests = requests if closed is None else closed.arrived  # by id - 1
+        self._answers = any(each.answer_keys for each in requests)
+        self._observers = observers if closed is None else [*observers, self._follow_ends]
         self._max_tokens = max_tokens
         self._faults = faults
         self._jumps = jumps and scheduler.state.limits.depth == 1 and faults is no_faults
         live = scheduler.state.requests
-        self._mirror = BatchMirror(lambda id: requests[id - 1].output_tokens if id in live else 0)
+        arrived = self._requests
+        self._mirror = BatchMirror(lambda id: arrived[id - 1].output_tokens if id in live else 0)
         self._next = 0
-        self._cancels = [(each.cancel_ns, id) for id, each in enumerate(requests, 1) if each.cancel_ns]
+        self._cancels = [(each.cancel_ns, id) for id, each in enumerate(arrived, 1) if each.cancel_ns]
         heapify(self._cancels)
         self._arrival_ns = requests[0].arrival_ns if requests else FOREVER
         self._rare_ns = self._cancels[0][0] if self._cancels else FOREVER
@@ -59,12 +66,23 @@ class Simulator:
         self._done_ns = FOREVER
         self._done: StepDone | StepFailed = StepDone(0)
 
+    @property
+    def arrived(self) -> Sequence[TraceRequest]:
+        """By id - 1; where requests follow others, those that have arrived so far, else all."""
+        return self._requests
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Of the requests that have arrived, by id - 1: their places in the workload, from 1."""
+        return range(1, self._next + 1) if self._closed is None else self._closed.places
+
     def run(self, progress: Callable[[int], None] | None = None) -> None:
         """Run to the end: every request has ended.  ``progress`` is told now and then how many have arrived.
 
         Raises ``PolicyError`` if the policy breaks a rule, ``InvariantError`` if requests are left with nothing to do.
         """
         handle, observers, queue = self.scheduler.handle, self._observers, self._queue
+        arrive = self._arrive if self._closed is None else self._arrive_closed
         turns = 0
         while True:
             now_ns = min(self._done_ns, self._arrival_ns, self._rare_ns)
@@ -79,7 +97,7 @@ class Simulator:
             if self._rare_ns == now_ns:
                 self._rare(now_ns, events)
             if self._arrival_ns == now_ns:
-                self._arrive(now_ns, events)
+                arrive(now_ns, events)
             if not events:
                 continue  # whoever would have left had ended
             out = handle(now_ns, events)
@@ -111,6 +129,9 @@ class Simulator:
             done.blamed = [id for id in done.blamed if id in live]
         elif done.ended:
             done.ended = [id for id in done.ended if id in live]
+            if self._answers:
+                keyed = ((id, self._requests[id - 1].answer_keys) for id in done.ended)
+                done.keys = [(id, list(keys)) for id, keys in keyed if keys]
         return done
 
     def _rare(self, now_ns: int, events: list[Event]) -> None:
@@ -147,6 +168,26 @@ class Simulator:
             arrival_ns = requests[index].arrival_ns if index < len(requests) else FOREVER
         self._next = index
         self._arrival_ns = arrival_ns
+
+    def _arrive_closed(self, now_ns: int, events: list[Event]) -> None:
+        """The same where some follow others.  Patience begins with arrival, whenever that is."""
+        assert self._closed is not None
+        for id, it in self._closed.arrive(now_ns):
+            max_tokens, keys = self._max_tokens, it.keys
+            events.append(
+                Submitted(id, it.prompt_tokens, max_tokens, it.klass, it.tenant, 0, keys, it.priority, it.program)
+            )
+            if it.cancel_ns > it.arrival_ns:
+                heappush(self._cancels, (now_ns + it.cancel_ns - it.arrival_ns, id))
+        self._next = len(self._requests)
+        self._arrival_ns = self._closed.next_ns
+        self._rare_ns = min(self._wake_ns, self._cancels[0][0] if self._cancels else FOREVER)
+
+    def _follow_ends(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
+        """An observer: who ended lets others come."""
+        assert self._closed is not None
+        self._closed.follow(now_ns, out)
+        self._arrival_ns = self._closed.next_ns
 
     def _follow(self, instruction: Instruction) -> None:
         if isinstance(instruction, Wake):

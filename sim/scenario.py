@@ -27,7 +27,7 @@ from stepwell.sim.workload.builtin import DEMO
 from stepwell.sim.workload.generate import Synthetic, common_options, generate
 from stepwell.sim.workload.request import Workload
 from stepwell.sim.workload.trace import read_trace
-from stepwell.sim.workload.transform import limit, page_keys, scale_rate
+from stepwell.sim.workload.transform import answer_page_keys, limit, page_keys, scale_rate
 
 _SETTINGS = "workload.settings"
 _TRACE_ONLY = ("format", "debucket", "skip_bad")
@@ -107,10 +107,11 @@ def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
     last = 0
     for each in workload.requests:
         keys = page_keys(each, workload.key_tokens, page_size) if wanted else []
+        answer_keys = answer_page_keys(each, workload.key_tokens, page_size) if wanted else ()
         if wanted and not keys:
             first, last = last, last - each.prompt_tokens // page_size
             keys = list(range(first - 1, last - 1, -1))
-        requests.append(msgspec.structs.replace(each, keys=keys))
+        requests.append(msgspec.structs.replace(each, keys=keys, answer_keys=answer_keys))
     note = "" if wanted else "the trace tells shared prefixes, but this allocator reuses none: they were left out"
     return msgspec.structs.replace(
         workload,
@@ -144,7 +145,9 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _at_rate(workload: Workload, rate: float) -> Workload:
-    present = workload.profile().rate_per_s
+    """Arrivals scaled so that ``rate`` requests a second are offered, those counted that follow others."""
+    profile = workload.profile()
+    present = profile.rate_per_s * len(workload) / profile.requests if profile.requests else 0.0
     if not present:
         raise UserError("cannot be set: all requests of the workload arrive at one time", field="workload.rate")
     try:

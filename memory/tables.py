@@ -6,6 +6,7 @@ a page holds those before it, so what is shared of a table are its first pages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from stepwell.core.errors import InvariantError
@@ -17,6 +18,8 @@ from stepwell.memory.holders import Holders
 from stepwell.memory.host import HostTier
 from stepwell.memory.pool import PagePool
 from stepwell.memory.snapshot import TablesState
+
+_EXHAUST = deque[None](maxlen=0).extend
 
 
 class PageTables:
@@ -83,8 +86,7 @@ class PageTables:
             raise InvariantError(f"request {error.args[0]} has no page table to grow") from None
         pages = self._pool.take(len(requests))
         pages.reverse()
-        for table, page in zip(tables, pages, strict=True):
-            table.append(page)
+        _EXHAUST(map(list.append, tables, pages))  # a loop that makes no object of any number
         return pages
 
     def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:

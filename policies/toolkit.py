@@ -123,12 +123,8 @@ def pack(
     decoding = len(view.decoding) if decode else 0
     budget = min(view.token_budget - decoding, prefill)
     loose = _in_order(view, rank) if view.loose else ()
-    shares: Shares | None = None
-    slices: list[Part] = []
-    need, left = 0, budget
-    if loose:
-        shares = Shares(view, chunk)
-        slices, need, left = _slices(view, loose, budget, shares)
+    shares = Shares(view, chunk) if loose else None
+    slices, need, left = _slices(view, loose, budget, shares) if shares else ([], 0, budget)
     if decode:
         need += view.growth()
     if need > view.free_pages:

@@ -28,6 +28,7 @@ from stepwell.core.registry import complete, make_cost_model
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import ShadowReport
 from stepwell.core.snapshot import capture
+from stepwell.sim.cost.room import check_pool
 from stepwell.sim.foresight import asks, known_lengths, reveal
 from stepwell.sim.loop import Observer, Simulator
 from stepwell.sim.metrics import RunMetrics
@@ -81,6 +82,8 @@ def simulate(
     requests = load_workload(resolved) if workload is None else workload
     config = complete(resolved.config)
     check_classes(requests, config)
+    cost = make_cost_model(config.cost)
+    check_pool(cost, config.memory.pages, config.memory.page_size)
     shadow = make_shadow(config)
     scheduler = build_scheduler(config, shadow=shadow)
     allocator = scheduler.state.allocator
@@ -95,7 +98,7 @@ def simulate(
     writer = open_writer(Path(journal), config, scheduler, told=told) if journal is not None else None
     watching: list[Observer] = [*([writer.observe] if writer else []), metrics.observe, *observers]
     try:
-        simulator = Simulator(scheduler, make_cost_model(config.cost), requests.requests, observers=watching)
+        simulator = Simulator(scheduler, cost, requests.requests, observers=watching)
         start = time.process_time()
         simulator.run(progress)
         cpu_s = time.process_time() - start
@@ -109,7 +112,7 @@ def simulate(
         config,
         requests,
         metrics,
-        summarise(metrics, config),
+        summarise(metrics, config, step_times=simulator.step_times),
         simulator.places,
         cpu_s=cpu_s,
         lost_turns=writer.lost_turns if writer else 0,

@@ -26,7 +26,7 @@ def test_public_names_are_the_functions_themselves() -> None:
 
 def test_a_run_is_a_data_frame_with_a_row_a_request() -> None:
     polars = pytest.importorskip("polars", reason="data frames: pip install 'stepwell[research]'")
-    result = stepwell.simulate(overrides=[*SMALL, "classes.chat.queue_share=0.0001", "scheduler.max_waiting=1"])
+    result = stepwell.simulate(overrides=[*SMALL, "scheduler.running_limit=4", "scheduler.max_waiting=2"])
     frame = result.frame()
     assert frame.height == 40
     assert frame["id"].to_list() == list(range(1, 41))

@@ -248,6 +248,13 @@ def to_toml(config: Config, *, comment: Comment | None = None) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def section_toml(config: Config, section: str) -> str:
+    """One table of the tree as TOML, to be a configuration file by itself or part of another."""
+    lines: list[str] = []
+    _table(lines, section, msgspec.to_builtins(getattr(config, section)), section, None)
+    return "\n".join(lines).strip() + "\n"
+
+
 def _table(
     lines: list[str],
     header: str,

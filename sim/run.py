@@ -31,6 +31,7 @@ from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import ShadowReport
 from stepwell.core.snapshot import capture
 from stepwell.core.types import NS_PER_MS
+from stepwell.sim.cost.room import check_pool
 from stepwell.sim.foresight import asks, known_lengths, reveal
 from stepwell.sim.frames import data_frame
 from stepwell.sim.loop import Observer, Simulator
@@ -100,6 +101,8 @@ def simulate(
     requests = load_workload(resolved) if workload is None else workload
     config = complete(resolved.config)
     check_classes(requests, config)
+    cost = make_cost_model(config.cost)
+    check_pool(cost, config.memory.pages, config.memory.page_size)
     shadow = make_shadow(config)
     scheduler = build_scheduler(config, shadow=shadow)
     allocator = scheduler.state.allocator
@@ -114,7 +117,7 @@ def simulate(
     writer = open_writer(Path(journal), config, scheduler, told=told) if journal is not None else None
     watching: list[Observer] = [*([writer.observe] if writer else []), metrics.observe, *observers]
     try:
-        simulator = Simulator(scheduler, make_cost_model(config.cost), requests.requests, observers=watching)
+        simulator = Simulator(scheduler, cost, requests.requests, observers=watching)
         start = time.process_time()
         simulator.run(progress)
         cpu_s = time.process_time() - start
@@ -128,7 +131,7 @@ def simulate(
         config,
         requests,
         metrics,
-        summarise(metrics, config),
+        summarise(metrics, config, step_times=simulator.step_times),
         simulator.places,
         cpu_s=cpu_s,
         lost_turns=writer.lost_turns if writer else 0,

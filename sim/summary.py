@@ -28,6 +28,7 @@ import msgspec
 
 from stepwell.core.config import Config
 from stepwell.core.types import NS_PER_MS, NS_PER_S
+from stepwell.sim.extrapolation import ESTIMATED, Source, StepTimeSource
 from stepwell.sim.metrics import RequestRecord, RunMetrics, TokenGaps
 from stepwell.sim.stats import percentiles
 
@@ -70,7 +71,9 @@ class ClassSummary(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """See the module.  ``ended`` counts requests by the reason they ended for, ``rejected`` the refused by code.
 
-    ``kv_utilisation`` is missing where the record does not begin with an empty device.
+    ``kv_utilisation`` is missing where the record does not begin with an empty device.  ``step_times``, the share of
+    steps beyond what their cost model was fitted on, and what nine in ten of the others are within, are those of
+    ``extrapolation.StepTimeSource``.  The error is of single steps: where requests wait for one another, it adds up.
     """
 
     policy: str
@@ -93,9 +96,14 @@ class Summary(msgspec.Struct, frozen=True):
     device_busy: float
     all: ClassSummary
     classes: list[ClassSummary]
+    step_times: Source = "estimated"
+    extrapolated_share: float | None = None
+    step_error_p90: float | None = None
 
 
-def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> Summary:
+def summarise(
+    metrics: RunMetrics, config: Config, *, partial: bool = False, step_times: StepTimeSource = ESTIMATED
+) -> Summary:
     """The summary of what ``metrics`` saw.  ``partial``: the record began when the device was already in use."""
     records = list(metrics.requests.values())
     unfinished = sum(not each.reason for each in records)
@@ -139,6 +147,9 @@ def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> 
             for klass in config.classes
             if klass.name in metrics.gaps
         ],
+        step_times=step_times.source,
+        extrapolated_share=step_times.extrapolated_share,
+        step_error_p90=step_times.error_p90,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepwell.core.errors import UserError
 from stepwell.core.types import NS_PER_S
-from stepwell.sim.report.style import colour, drawing, dress, plain_log, png, sheet, svg
+from stepwell.sim.plot import COLOURS, HOW_TO_GET_IT, can_draw, dress
 from stepwell.sim.workload.describe import Description, Group, Lengths, RateOverTime, describe, headline
 from stepwell.sim.workload.request import Workload
 
@@ -25,23 +25,26 @@ def draw_workload(workload: Workload, path: Path) -> None:
     """Write the picture to ``path``, as PNG or SVG by its suffix.  Raises ``UserError`` if that cannot be done."""
     if path.suffix not in (".png", ".svg"):
         raise UserError(f"must end in .png or .svg, not {path.suffix!r}", field="--out")
+    if not can_draw():
+        raise UserError(HOW_TO_GET_IT, field="--out")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # lazy: an extra
+    from matplotlib.figure import Figure  # lazy: an extra
+
     it = describe(workload, PICTURE_BINS)
-    with drawing():
-        figure, axes = sheet(2, 3, width=13.0, height=3.6)
-        _rate(axes[0][0], it)
-        _offered(axes[0][1], it)
-        _gaps(axes[0][2], workload)
-        _histogram(axes[1][0], "Prompt length", it.prompt, 0)
-        _histogram(axes[1][1], "Output length", it.output, 1)
-        _who(axes[1][2], it)
-        figure.suptitle(headline(it), fontsize=12, fontweight="bold")
-        try:
-            if path.suffix == ".svg":
-                path.write_text(svg(figure), encoding="utf-8")
-            else:
-                png(figure, path)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror or error}", field="--out") from None
+    figure = Figure(figsize=(13.5, 7.8), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    top, bottom = figure.subplots(2, 3)
+    _rate(top[0], it)
+    _offered(top[1], it)
+    _gaps(top[2], workload)
+    _histogram(bottom[0], "Prompt length", it.prompt, 0)
+    _histogram(bottom[1], "Output length", it.output, 1)
+    _who(bottom[2], it)
+    figure.suptitle(headline(it).replace(": ", "\n", 1), fontsize=12, fontweight="bold")
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot write {path}: {error}", field="--out") from None
 
 
 def _times(over: RateOverTime) -> tuple[list[float], str]:
@@ -56,7 +59,7 @@ def _times(over: RateOverTime) -> tuple[list[float], str]:
 
 def _rate(axes: Any, it: Description) -> None:
     edges, unit = _times(it.over_time)
-    axes.stairs(it.over_time.per_s(it.over_time.requests), edges, fill=True, color=colour(0))
+    axes.stairs(it.over_time.per_s(it.over_time.requests), edges, fill=True, color=COLOURS[0])
     axes.axhline(it.profile.rate_per_s, color="black", linewidth=0.8, linestyle="--")
     axes.text(
         edges[-1], it.profile.rate_per_s, f"mean {it.profile.rate_per_s:.3g}", ha="right", va="bottom", fontsize=8.5
@@ -64,20 +67,20 @@ def _rate(axes: Any, it: Description) -> None:
     axes.set_xlim(0, edges[-1])
     axes.set_ylim(bottom=0)
     of = " that follow no other" if it.followers else ""
-    dress(axes, f"Requests a second{of}", unit)
+    dress(axes, f"Requests a second{of}", unit, "")
 
 
 def _offered(axes: Any, it: Description) -> None:
     edges, unit = _times(it.over_time)
     over = it.over_time
     for index, (label, tokens) in enumerate((("prompt", over.prompt_tokens), ("output", over.output_tokens))):
-        axes.stairs(over.per_s(tokens), edges, color=colour(index), linewidth=1.5, label=label)
+        axes.stairs(over.per_s(tokens), edges, color=COLOURS[index], linewidth=1.5, label=label)
     axes.set_xlim(0, edges[-1])
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, place: f"{value:,.0f}")
     axes.legend(loc="upper right", fontsize=9)
     of = " (by requests that follow no other)" if it.followers else ""
-    dress(axes, f"Tokens a second that arrive{of}", unit)
+    dress(axes, f"Tokens a second that arrive{of}", unit, "")
 
 
 def _gaps(axes: Any, workload: Workload) -> None:
@@ -91,7 +94,7 @@ def _gaps(axes: Any, workload: Workload) -> None:
     least = max(gaps[-1] / 1e6, 1e-6)
     shown = [max(gaps[place], least) for place in places]
     axes.step(
-        shown, [100 * (place + 1) / len(gaps) for place in places], where="post", color=colour(0), label="as it is"
+        shown, [100 * (place + 1) / len(gaps) for place in places], where="post", color=COLOURS[0], label="as it is"
     )
     mean = sum(gaps) / len(gaps)
     low, high = shown[0], shown[-1]
@@ -99,13 +102,13 @@ def _gaps(axes: Any, workload: Workload) -> None:
     axes.plot(
         points,
         [100 * (1 - 2.718281828459045 ** (-x / mean)) for x in points],
-        color=colour(7),
+        color=COLOURS[6],
         linestyle="--",
         label="Poisson",
     )
     axes.set_xscale("log")
     axes.set_ylim(0, 101)
-    plain_log(axes.xaxis)
+    axes.xaxis.set_major_formatter(lambda value, place: f"{value:g}")
     axes.legend(loc="upper left", fontsize=9)
     simultaneous = sum(not gap for gap in gaps)
     remark = f"; {100 * simultaneous / len(gaps):.0f} % are 0" if simultaneous else ""
@@ -123,7 +126,7 @@ def _thinned(count: int) -> Sequence[int]:
 def _histogram(axes: Any, title: str, it: Lengths, index: int) -> None:
     edges = [2.0**size for size in range(len(it.counts) + 1)]
     total = sum(it.counts)
-    axes.stairs([100 * each / total for each in it.counts], edges, fill=True, color=colour(index), alpha=0.85)
+    axes.stairs([100 * each / total for each in it.counts], edges, fill=True, color=COLOURS[index], alpha=0.85)
     axes.set_xscale("log", base=2)
     first = next(size for size, each in enumerate(it.counts) if each)
     axes.set_xlim(edges[max(first - 1, 0)], edges[-1])
@@ -149,7 +152,7 @@ def _who(axes: Any, it: Description) -> None:
     if len(it.tenants) > 1:
         groups += [("tenant", each) for each in it.tenants]
     groups.reverse()
-    colours = [colour(2) if what == "class" else colour(4) for what, _ in groups]
+    colours = [COLOURS[2] if what == "class" else COLOURS[4] for what, _ in groups]
     axes.barh(range(len(groups)), [100 * each.share for _, each in groups], color=colours, height=0.7)
     axes.set_yticks(range(len(groups)), [f"{what} {_short(each.name)}" for what, each in groups])
     for place, (_, each) in enumerate(groups):
@@ -166,7 +169,7 @@ def _who(axes: Any, it: Description) -> None:
     axes.set_xlim(0, 100)
     axes.set_ylim(min(len(groups) - _LEAST_BARS, 0) - 0.5, len(groups) - 0.5)
     programs = f"; {it.programs.programs:,} programs of {it.programs.mean:.1f} requests" if it.programs.programs else ""
-    dress(axes, f"Who sends them{programs}", "% of requests (mean tokens in and out)")
+    dress(axes, f"Who sends them{programs}", "% of requests (mean tokens in and out)", "")
 
 
 def _short(name: str) -> str:

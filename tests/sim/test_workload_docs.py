@@ -38,4 +38,15 @@ def test_settings_and_transforms_of_the_page_are_those_that_there_are() -> None:
     shaping = PAGE.partition("## Shaping a workload")[2].partition("## Where")[0]
     told = {name for cell in re.findall(r"^\| (`.*?) \|", shaping, flags=re.M) for name in re.findall(r"`(\w+)`", cell)}
     assert told - {"cut", "drop"} <= set(WorkloadConfig.__struct_fields__)
-    assert told >= {"start_s", "end_s", "share", "share_by", "share_seed", "limit", "max_prompt", "max_output", "over", "rate"}
+    assert told >= {
+        "start_s",
+        "end_s",
+        "share",
+        "share_by",
+        "share_seed",
+        "limit",
+        "max_prompt",
+        "max_output",
+        "over",
+        "rate",
+    }

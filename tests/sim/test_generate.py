@@ -13,16 +13,9 @@ import pytest
 from stepwell.core.errors import UserError
 from stepwell.sim.workload import draws
 from stepwell.sim.workload.builtin import BUILTIN, DEMO, builtin
-from stepwell.sim.workload.generate import (
-    Arrivals,
-    ClassMix,
-    Lengths,
-    Synthetic,
-    TenantMix,
-    common_options,
-    common_workload,
-    generate,
-)
+from stepwell.sim.workload.generate import ClassMix, Synthetic, common_options, common_workload, generate
+from stepwell.sim.workload.mixes import Lengths, TenantMix
+from stepwell.sim.workload.rates import Arrivals
 
 PLAIN = ClassMix(prompt=Lengths(495.0, 0.8, 4, 3000), output=Lengths(199.0, 0.7, 2, 1000))
 

@@ -29,6 +29,8 @@ COMMANDS = {
     "sim": "simulate a workload under one policy or several, and compare",
     "demo": "simulate the built-in workload under every policy, with a table and a picture",
     "replay": "decide a recorded run again and name what differs, or execute its plans on a model",
+    "calibrate": "fit the cost model to what steps of live journals took",
+    "fidelity": "run the real engine, predict it in the simulator, and say how well that went",
     "journal": "show what a journal records, or count it",
     "trace": "write a journal as a timeline for Perfetto",
     "explain": "tell one request's story from a journal",

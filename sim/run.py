@@ -109,7 +109,7 @@ def simulate(
         config,
         requests,
         metrics,
-        summarise(metrics, config),
+        summarise(metrics, config, step_times=simulator.step_times),
         simulator.places,
         cpu_s=cpu_s,
         lost_turns=writer.lost_turns if writer else 0,

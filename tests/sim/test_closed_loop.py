@@ -21,7 +21,7 @@ from stepwell.sim.loop import Observer, Simulator
 from stepwell.sim.replay import replay
 from stepwell.sim.run import Result, simulate
 from stepwell.sim.workload.request import TraceRequest, Workload
-from stepwell.sim.workload.transform import all_at_once, clip, limit, scale_rate, shift_to_zero
+from stepwell.sim.workload.transform import clip, limit, scale_rate, shift_to_zero
 from stepwell.tests.helpers.runs import ROUND, Pool, assert_empty, build
 from stepwell.tests.helpers.timeline import Story, Timeline
 
@@ -273,8 +273,6 @@ def test_another_rate_moves_those_who_follow_nobody_and_keeps_all_distances() ->
     assert [(p, each.arrival_ns) for p, each in faster.items()] == [(1, 10), (4, 14), (2, 40), (3, 60)]
     assert (faster[3].after, faster[3].think_ns, faster[3].cancel_ns) == ((1, 3), 20, 80)
     assert [each.arrival_ns for each in shift_to_zero(workload).requests] == [0, 30, 40, 50]
-    together = all_at_once(workload).requests
-    assert {(each.arrival_ns, each.after, each.think_ns) for each in together} == {(0, (), 0)}
 
 
 def test_the_digest_tells_who_follows_whom() -> None:

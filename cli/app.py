@@ -37,6 +37,7 @@ COMMANDS = {
     "explain": "tell one request's story from a journal",
     "config": "check or show a configuration",
     "policies": "list policies and other plugins, or describe one",
+    "cost": "show what a cost model predicts, the devices and models that it knows, and how far off it is",
     "bench": "measure the scheduler, the simulator or a serving engine on this machine",
 }
 

@@ -11,6 +11,7 @@ from stepwell.core.plan import Preemption, StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, SchedulerView
 from stepwell.core.testing_play import Arrival, Scenario
 from stepwell.core.testing_policy import check_scenario
+from stepwell.core.types import FOREVER
 from stepwell.tests.stateful.world import Setup, World
 
 DECODE = StepPlan()
@@ -155,3 +156,21 @@ def test_a_prefill_without_pages_lets_a_protected_one_go_on() -> None:
     world.send(world.done(), world.use_policy("fcfs"))
     assert [(row.id, row.stored) for row in world.device.live.values()] == [(1, 3), (2, 2)]
     world.drain()
+
+
+def test_a_run_ends_at_a_deadline_although_its_request_has_begun() -> None:
+    """There the policy is asked again if steps are done one by one, and so it must be if they are taken in one go."""
+    for jumps in (True, False):
+        world = scripted(Setup(pages=30, token_budget=4), StepPlan(admit=[(1, 1)]), StepPlan(repeat=FOREVER), DECODE)
+        policy = world.scheduler.state.policy
+        assert isinstance(policy, Scripted)
+        world.send(world.submitted(1, 40, expires_in_ns=4))
+        world.send(world.done(), after_ns=1)
+        if jumps:
+            world.run(10)
+        assert world.now_ns < 4
+        while world.now_ns < 3:
+            world.send(world.done(), after_ns=1)
+        assert len(policy.plans) == 1
+        world.send(world.done(), after_ns=1)
+        assert not policy.plans

@@ -38,10 +38,12 @@ SHARED = Linear.Options(
     swap_page_ns=0,
 )
 """A step lasts as long as it has requests (a prompt is one token)."""
-COUNT = 18_000
+COUNT = 12_000
 BATCHES = 24
 MEAN = 200
 """Tokens of a long answer: whoever arrives within a step waits for its end, which is half a step on average."""
+
+SLOW = pytest.mark.slow
 
 Lengths = Callable[[random.Random], int]
 
@@ -106,7 +108,7 @@ def serve(rho: float, seats: int, lengths: Lengths, mean: float, cost: Linear.Op
         now += rng.expovariate(rho * servers / (mean * STEP_NS))
         requests.append(TraceRequest(round(now), 1, lengths(rng)))
     limits = SchedulerLimits(running_limit=seats, token_budget=seats)
-    scheduler = build(limits=limits, pool=Pool(seats * 40 * MEAN, 1))
+    scheduler = build(limits=limits, pool=Pool(2 * seats, 40 * MEAN))
     door = Doorkeeper(scheduler)
     simulator = Simulator(scheduler, Linear(cost), requests, observers=[door])
     simulator.run()
@@ -144,7 +146,7 @@ def test_mean_wait_is_that_of_an_m_d_1_queue(rho: float) -> None:
     assert served.area / served.end_ns == pytest.approx(rho + rho * rho / (2 * (1 - rho)), rel=0.15)
 
 
-@pytest.mark.parametrize("rho", [0.5, 0.8])
+@pytest.mark.parametrize("rho", [0.5, pytest.param(0.8, marks=SLOW)])
 def test_mean_wait_is_that_of_an_m_m_1_queue(rho: float) -> None:
     """rho / (mu (1 - rho)): twice that of constant service."""
     served = serve(rho, 1, exponential, MEAN, ALIKE)
@@ -152,12 +154,12 @@ def test_mean_wait_is_that_of_an_m_m_1_queue(rho: float) -> None:
     agree(served.waits, rho * MEAN * STEP_NS / (1 - rho), within=0.15)
 
 
-@pytest.mark.parametrize(("seats", "rho"), [(2, 0.7), (4, 0.8), (16, 0.8)])
+@pytest.mark.parametrize(("seats", "rho"), [(2, 0.7), pytest.param(4, 0.8, marks=SLOW)])
 def test_mean_wait_is_that_of_an_m_m_c_queue(seats: int, rho: float) -> None:
     """Erlang C / (c mu - lambda).  Whoever arrives within a step also waits for its end: at most one step."""
     served = serve(rho, seats, exponential, MEAN, ALIKE)
     waiting = erlang_c(seats, rho)
-    agree(served.waits, waiting * MEAN * STEP_NS / (seats * (1 - rho)), within=0.15, bias=STEP_NS)
+    agree(served.waits, waiting * MEAN * STEP_NS / (seats * (1 - rho)), within=0.2, bias=STEP_NS)
     late = [float(wait > STEP_NS) for wait in served.waits]
     agree(late, waiting, within=0.05, bias=0.02)
 
@@ -168,7 +170,7 @@ def test_erlang_c_by_hand() -> None:
     assert erlang_c(2, 0.5) == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("lengths", [exponential, two_kinds])
+@pytest.mark.parametrize("lengths", [exponential, pytest.param(two_kinds, marks=SLOW)])
 def test_a_shared_server_is_blind_to_the_distribution(lengths: Lengths) -> None:
     """M/G/1 processor sharing (Kleinrock, 1967): who needs x stays x / (1 - rho) on average, whatever others need.
 
@@ -179,7 +181,7 @@ def test_a_shared_server_is_blind_to_the_distribution(lengths: Lengths) -> None:
     pairs = list(zip(served.stays, served.tokens, strict=True))
     longest = 40 * STEP_NS
     slow = [stay / tokens for stay, tokens in pairs if tokens > MEAN]
-    agree(slow, STEP_NS / (1 - rho), within=0.05, bias=longest / MEAN)
+    agree(slow, STEP_NS / (1 - rho), within=0.08, bias=longest / MEAN)
     fast = [stay / tokens for stay, tokens in pairs if MEAN // 4 < tokens <= MEAN // 2]
-    agree(fast, STEP_NS / (1 - rho), within=0.05, bias=longest / (MEAN // 4))
+    agree(fast, STEP_NS / (1 - rho), within=0.08, bias=longest / (MEAN // 4))
     agree(served.stays, MEAN * STEP_NS / (1 - rho), within=0.1, bias=longest)

@@ -32,6 +32,7 @@ class ClosedLoop:
         heapify(self._due)
         self._followers: dict[int, list[int]] = {}
         self._missing: dict[int, int] = {}
+        self._ids: dict[int, RequestId] = {}
         for place, each in enumerate(requests, 1):
             if each.after:
                 whom = dict.fromkeys(each.after)
@@ -53,8 +54,13 @@ class ClosedLoop:
             request = self._requests[place - 1]
             arrived.append(request)
             self.places.append(place)
+            self._ids[place] = len(arrived)
             news.append((len(arrived), request))
         return news
+
+    def id_of(self, place: int) -> RequestId:
+        """Of the request at ``place``; 0 if there is none or it has not arrived."""
+        return self._ids.get(place, 0)
 
     def follow(self, now_ns: int, instructions: Sequence[Instruction]) -> None:
         """Take note of who ended at ``now_ns``."""

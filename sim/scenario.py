@@ -7,8 +7,9 @@
 - ``generate``: ``settings`` are a whole ``generate.Synthetic``;
 - ``trace``: the file ``trace``, by the rules of ``workload.trace``.
 
-Then, in this order: the first ``limit`` requests are kept, and arrivals are scaled to ``rate`` requests a second.  A
-setting that the kind does not use is refused rather than ignored.
+Then, in this order: those that arrive from ``start_s`` to ``end_s`` are kept, a ``share`` of them, the first ``limit``
+of these; longer ones than ``max_prompt`` and ``max_output`` are cut or dropped (``over``), and arrivals are scaled to
+``rate`` requests a second.  A setting that the kind does not use is refused rather than ignored.
 """
 
 from __future__ import annotations
@@ -25,17 +26,22 @@ from stepwell.core.errors import UserError
 from stepwell.core.schema import convert
 from stepwell.sim.workload.builtin import DEMO
 from stepwell.sim.workload.generate import Synthetic, common_options, generate
-from stepwell.sim.workload.request import Workload
+from stepwell.sim.workload.request import TraceRequest, Workload
 from stepwell.sim.workload.trace import read_trace
-from stepwell.sim.workload.transform import answer_page_keys, limit, page_keys, scale_rate
+from stepwell.sim.workload.transform import answer_page_keys, clip, first, page_keys, sample, scale_rate, window
 
 _SETTINGS = "workload.settings"
+_MOST_KEY = 1 << 40
+"""Larger ones would not fit 64 bits once they are told apart by page."""
 _TRACE_ONLY = ("format", "debucket", "skip_bad")
+_FIELDS = {"window": "end_s"}
 _WHERE_TRACES_ARE = (
-    "docs/simulating.md says where to get traces"
+    "docs/workloads.md says where to get traces"
     " (Azure: github.com/Azure/AzurePublicDataset; Mooncake: github.com/kvcache-ai/Mooncake)"
 )
 _PLUGINS = (("scheduler", "policy"), ("memory", "allocator"), ("cost", "model"))
+_APART = ("compare",)
+"""Tables of a scenario's file that are no configuration of a run."""
 
 
 def read_scenario(
@@ -46,40 +52,73 @@ def read_scenario(
     Plugin files that the configuration file names are made to count from where the program runs, so that the tree can
     be written into a journal and built again from there.
     """
-    resolved = resolve(file, overrides=overrides, environ=environ)
+    resolved = resolve(file, overrides=overrides, environ=environ, apart=_APART)
     config = resolved.config
     for section, key in _PLUGINS:
         table = getattr(config, section)
         name = getattr(table, key)
-        place = name.rpartition(":")[0] or name
-        if place.endswith(".py") or "/" in place:
-            rooted = str(resolved.base(f"{section}.{key}") / name)
-            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: rooted})})
+        found = rooted(name, resolved.base(f"{section}.{key}"))
+        if found != name:
+            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: found})})
     return msgspec.structs.replace(resolved, config=config)
+
+
+def rooted(name: str, base: Path) -> str:
+    """A plugin's name; one that names a file counts from ``base``."""
+    place = name.rpartition(":")[0] or name
+    return str(base / name) if place.endswith(".py") or "/" in place else name
+
+
+def seed_overrides(seed: int, kind: str) -> list[str]:
+    """What gives a scenario another seed: the scheduler's, and that of a workload which is generated (by its kind)."""
+    return [f"scheduler.seed={seed}", *([f"workload.settings.seed={seed}"] if kind != "trace" else [])]
 
 
 def load_workload(resolved: Resolved) -> Workload:
     """The requests that the configuration asks for; raises ``UserError`` if it asks for none that can be served."""
     asked = resolved.config.workload
-    if asked.kind == "trace":
-        if asked.settings:
-            raise UserError("are of generated workloads; a trace has none", field=_SETTINGS)
-        path = resolved.trace_path()
-        if not path.exists():
-            raise UserError(f"{path}: no such file. {_WHERE_TRACES_ARE}", field="workload.trace")
-        workload = read_trace(
-            path,
-            format=None if asked.format == "auto" else asked.format,
-            limit=asked.limit or None,
-            skip_bad=asked.skip_bad,
-            debucket=asked.debucket,
-        )
-    else:
-        workload = _generated(asked)
-    if asked.rate:
-        workload = _at_rate(workload, asked.rate)
+    workload = _trace(resolved) if asked.kind == "trace" else _generated(asked)
+    workload = shaped(workload, asked)
     check_classes(workload, resolved.config)
     return workload
+
+
+def shaped(workload: Workload, asked: WorkloadConfig) -> Workload:
+    """Cut, drawn from, clipped and scaled, as the configuration asks; see the module for the order."""
+    try:
+        if asked.start_s or asked.end_s:
+            workload = window(workload, start_s=asked.start_s, end_s=asked.end_s)
+        if asked.share < 1:
+            workload = sample(workload, asked.share, seed=asked.share_seed, by=asked.share_by)
+        if asked.limit and asked.limit < len(workload):
+            workload = first(workload, asked.limit)
+        if asked.max_prompt or asked.max_output:
+            most_prompt, most_output = asked.max_prompt or None, asked.max_output or None
+            workload = clip(workload, max_prompt=most_prompt, max_output=most_output, over=asked.over)
+    except UserError as error:
+        raise UserError(error.message, field=f"workload.{_FIELDS.get(error.field or '', error.field)}") from None
+    return _at_rate(workload, asked.rate) if asked.rate else workload
+
+
+def _trace(resolved: Resolved) -> Workload:
+    asked = resolved.config.workload
+    path = resolved.trace_path()
+    if not path.exists():
+        raise UserError(f"{path}: no such file. {_WHERE_TRACES_ARE}", field="workload.trace")
+    earliest = asked.limit and not (asked.start_s or asked.end_s or asked.share < 1)
+    try:
+        return read_trace(
+            path,
+            format=None if asked.format == "auto" else asked.format,
+            limit=asked.limit if earliest else None,
+            skip_bad=asked.skip_bad,
+            debucket=asked.debucket,
+            settings=asked.settings,
+        )
+    except UserError as error:
+        if (error.field or "").startswith("settings"):
+            raise UserError(error.message, field=f"workload.{error.field}") from None
+        raise
 
 
 def check_classes(workload: Workload, config: Config) -> None:
@@ -97,28 +136,56 @@ def check_classes(workload: Workload, config: Config) -> None:
 def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
     """Requests keyed by page, as the scheduler takes them; without keys if nobody would look at them.
 
-    Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.  Where
-    a request of such a trace has none, it shares with nobody; preempted, it finds its own pages again.  A workload that
-    says nothing of prefixes stays without keys: to keep pages that nobody finds costs more than the rest of a run.
+    Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.  Keys
+    of that size already (a journal's) stay as they are.  Otherwise, where a request of such a trace has none, it shares
+    with nobody; preempted, it finds its own pages again.  A workload that says nothing of prefixes stays without keys:
+    to keep pages that nobody finds costs more than the rest of a run.
     """
     if not workload.key_tokens:
         return workload
-    requests = []
+    if not wanted:
+        requests = [msgspec.structs.replace(each, keys=[], answer_keys=()) for each in workload.requests]
+        note = "the trace tells shared prefixes, but this allocator reuses none: they were left out"
+        return msgspec.structs.replace(workload, requests=requests, notes=[*workload.notes, note])
+    if workload.key_tokens == page_size:
+        requests = [_whole(each, page_size) for each in workload.requests]
+    else:
+        requests = _by_page(workload.requests, workload.key_tokens, page_size)
+    return msgspec.structs.replace(workload, requests=requests, key_tokens=page_size)
+
+
+def _whole(request: TraceRequest, page_size: int) -> TraceRequest:
+    """Without the key of a page that is not full."""
+    full = request.prompt_tokens // page_size
+    return msgspec.structs.replace(request, keys=request.keys[:full]) if len(request.keys) > full else request
+
+
+def _by_page(requests: Sequence[TraceRequest], key_tokens: int, page_size: int) -> list[TraceRequest]:
+    if any(max(each.keys, default=0) > _MOST_KEY for each in requests):
+        requests = _renumbered(requests)
+    fitted = []
     last = 0
-    for each in workload.requests:
-        keys = page_keys(each, workload.key_tokens, page_size) if wanted else []
-        answer_keys = answer_page_keys(each, workload.key_tokens, page_size) if wanted else ()
-        if wanted and not keys:
+    for each in requests:
+        keys = page_keys(each, key_tokens, page_size)
+        if not keys:
             first, last = last, last - each.prompt_tokens // page_size
             keys = list(range(first - 1, last - 1, -1))
-        requests.append(msgspec.structs.replace(each, keys=keys, answer_keys=answer_keys))
-    note = "" if wanted else "the trace tells shared prefixes, but this allocator reuses none: they were left out"
-    return msgspec.structs.replace(
-        workload,
-        requests=requests,
-        key_tokens=page_size if wanted else workload.key_tokens,
-        notes=[*workload.notes, *([note] if note else [])],
-    )
+        answer = answer_page_keys(each, key_tokens, page_size)
+        fitted.append(msgspec.structs.replace(each, keys=keys, answer_keys=answer))
+    return fitted
+
+
+def _renumbered(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
+    """Keys in the order of their first appearance: those of a live server are hashes of 64 bits."""
+    numbers: dict[int, int] = {}
+
+    def small(keys: Sequence[int]) -> list[int]:
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+    return [
+        msgspec.structs.replace(each, keys=small(each.keys), answer_keys=tuple(small(each.answer_keys)))
+        for each in requests
+    ]
 
 
 def _generated(asked: WorkloadConfig) -> Workload:
@@ -132,7 +199,7 @@ def _generated(asked: WorkloadConfig) -> Workload:
         workload = generate(options)
     except UserError as error:
         raise UserError(error.message, field=f"{_SETTINGS}.{error.field}") from None
-    return limit(workload, asked.limit) if asked.limit else workload
+    return workload
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

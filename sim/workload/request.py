@@ -26,12 +26,16 @@ class TraceRequest(msgspec.Struct, gc=False):
 
     ``keys`` identify its prompt's prefix, ``Workload.key_tokens`` tokens a key (the last one may be partly filled).
     ``answer_keys`` go on where the keys that the prompt fills end: the blocks that prompt and answer fill together, as
-    a later request that begins with both has them.  ``cancel_ns`` is the absolute time at which the client leaves; 0:
-    never.  ``priority`` and ``program`` are those of ``events.Submitted``.
+    a later request that begins with both has them.  ``cancel_ns`` is the absolute time at which the client leaves,
+    ``cancel_tokens`` the number of output tokens after which it does; 0: never.  ``priority``, ``program`` and
+    ``expires_ns`` are those of ``events.Submitted``.  ``max_tokens`` is what the client asked for at most; 0: nothing,
+    so the context cap holds.  ``parent`` is an earlier request with the same prompt, by its place in the workload from
+    1; 0: none.
 
     ``after`` names the requests, by their places in the workload from 1, that must have ended before this one arrives:
     ``think_ns`` after the last of them, and not before ``arrival_ns``.  However they ended counts, refused ones too, so
-    the same requests arrive under every policy.  Its client's patience begins then: ``cancel_ns - arrival_ns``.
+    the same requests arrive under every policy.  Its client's patience begins then: ``cancel_ns - arrival_ns``, as
+    does the time to its deadline.
     """
 
     arrival_ns: int
@@ -46,10 +50,14 @@ class TraceRequest(msgspec.Struct, gc=False):
     after: tuple[int, ...] = ()
     think_ns: int = 0
     answer_keys: tuple[int, ...] = ()
+    max_tokens: int = 0
+    expires_ns: int = 0
+    cancel_tokens: int = 0
+    parent: int = 0
 
 
 class RowNote(msgspec.Struct, frozen=True):
-    """A row that is not in the workload: its line in the file (from 1), and why."""
+    """A row that is not in the workload: its line in the file (from 1; or what the format counts), and why."""
 
     line: int
     outcome: Literal["dropped", "refused"]
@@ -71,6 +79,8 @@ class RowReport(msgspec.Struct, frozen=True):
     refused: int = 0
     notes: list[RowNote] = []
     unsorted: int = 0
+    unit: str = "line"
+    """What is counted: lines of the file, or what else makes a row of it."""
 
 
 class RateProfile(msgspec.Struct, frozen=True):
@@ -111,7 +121,7 @@ class Workload(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def __post_init__(self) -> None:
-        if any(each.after for each in self.requests):
+        if any(each.after or each.parent for each in self.requests):
             ordered = in_order(self.requests)
         else:
             ordered = sorted(self.requests, key=attrgetter("arrival_ns"))
@@ -163,6 +173,9 @@ def _seldom(request: TraceRequest) -> tuple[object, ...]:
     """What few requests have: without it a request is written as it was before these fields came."""
     r = request
     rare = (r.priority, r.program, r.after, r.think_ns, r.answer_keys)
+    rarer = (r.max_tokens, r.expires_ns, r.cancel_tokens, r.parent)
+    if any(rarer):
+        return (*rare, *rarer)
     return rare if r.after or r.think_ns or r.answer_keys else rare[:2] if r.priority or r.program else ()
 
 
@@ -174,7 +187,7 @@ def _told(report: RowReport) -> list[str]:
     ]
     if report.unsorted:
         lines.append(f"{report.unsorted} rows were out of order in time; sorted, equal times in file order")
-    lines += [f"line {note.line}: {note.outcome}: {note.reason}" for note in report.notes]
+    lines += [f"{report.unit} {note.line}: {note.outcome}: {note.reason}" for note in report.notes]
     silent = report.dropped + report.refused - len(report.notes)
     return [*lines, f"and {silent} more rows left out"] if silent else lines
 
@@ -234,22 +247,25 @@ def in_order(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
 
 def part(requests: Sequence[TraceRequest], indices: Sequence[int]) -> list[TraceRequest]:
     """The requests at ``indices`` (from 0, ascending).  Whom they follow and is left out, they wait for no longer: who
-    waits for nobody any more arrives at its ``arrival_ns``."""
+    waits for nobody any more arrives at its ``arrival_ns``.  Whose parent is left out becomes the parent of the others
+    that shared its prompt."""
     return _placed(requests, indices)
 
 
 def _placed(requests: Sequence[TraceRequest], order: Sequence[int]) -> list[TraceRequest]:
     places = {index + 1: place for place, index in enumerate(order, 1)}
+    heirs: dict[int, int] = {}
     count = len(requests)
     made = []
-    for index in order:
+    for place, index in enumerate(order, 1):
         each = requests[index]
         if each.after:
             # A name that never was one is kept, for the check to find.
-            after = tuple(
-                places.get(place, place) for place in each.after if place in places or not 1 <= place <= count
-            )
+            after = tuple(places.get(old, old) for old in each.after if old in places or not 1 <= old <= count)
             if after != each.after:
                 each = msgspec.structs.replace(each, after=after)
+        if each.parent:
+            parent = places.get(each.parent) or heirs.setdefault(each.parent, place)
+            each = msgspec.structs.replace(each, parent=parent if parent < place else 0)
         made.append(each)
     return made

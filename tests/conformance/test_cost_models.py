@@ -40,6 +40,13 @@ class Broken:
         return run_by_steps(self.step_ns, shape, start_ns, steps, until_ns)
 
 
+def careless(self: Broken, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
+    """Right, but the shape is not what it was."""
+    ends = run_by_steps(self.step_ns, shape, start_ns, steps, until_ns)
+    shape.kv_tokens += 1
+    return ends
+
+
 def spoiled(**methods: Any) -> Any:
     return type("Spoiled", (Broken,), methods)()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.sim.compare.measures import METRICS, values_of
-from stepwell.sim.compare.result import (
+from stepwell.sim.compare.records import (
     Axes,
     Cell,
     Difference,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from stepwell.sim.compare.result import Cell, Metric, TenantNumbers
+from stepwell.sim.compare.records import Cell, Metric, TenantNumbers
 from stepwell.sim.compare.statistics import jain
 from stepwell.sim.summary import ClassSummary
 

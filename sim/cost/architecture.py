@@ -119,6 +119,8 @@ class LanguageModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     experts: Experts | None = None
     tied: bool = False
     """The output layer is the embedding."""
+    context: Number = 0
+    """Positions that it was made for; 0: not told."""
     published: Number = 0
     """Parameters that its authors state; 0: not told."""
     source: str = ""

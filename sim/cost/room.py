@@ -25,7 +25,8 @@ class Room(msgspec.Struct, frozen=True):
     tokens: int
     """All devices together."""
     pages: int
-    """Of ``page_size`` tokens: what ``memory.pages`` can be."""
+    """What ``memory.pages`` can be."""
+    page_size: int
 
 
 def weight_bytes(setup: Setup) -> int:
@@ -45,7 +46,7 @@ def measure(setup: Setup) -> Room:
     layers = -(-setup.model.layers // options.pipeline_parallel)
     kv_token = setup.kv_bytes * layers // setup.model.layers
     tokens = (usable - reserve - weights) // kv_token * setup.ranks
-    return Room(memory, usable, reserve, weights, kv_token, tokens, tokens // options.page_size)
+    return Room(memory, usable, reserve, weights, kv_token, tokens, tokens // options.page_size, options.page_size)
 
 
 def check_room(setup: Setup) -> Room:
@@ -67,6 +68,31 @@ def check_room(setup: Setup) -> Room:
 def pages_left(options: RooflineOptions) -> int:
     """KV pages that the devices hold, for ``memory.pages``; raises ``UserError`` if the model does not fit."""
     return check_room(resolve(options)).pages
+
+
+def room_of(cost: object) -> Room | None:
+    """What the devices of a cost model hold, if it knows."""
+    room = getattr(cost, "room", None)
+    return room if isinstance(room, Room) else None
+
+
+def check_pool(cost: object, pages: int, page_size: int) -> None:
+    """Refuse a pool that the cost model's devices have no room for, or whose pages are not those that it prices."""
+    room = room_of(cost)
+    if room is None:
+        return
+    if page_size != room.page_size:
+        raise UserError(
+            f"pages are of {page_size} tokens, and the cost model prices pages of {room.page_size};"
+            f" set cost.options.page_size={page_size} too",
+            field="memory.page_size",
+        )
+    if pages > room.pages:
+        raise UserError(
+            f"{pages} pages of {page_size} tokens do not fit on the devices of the cost model, which hold {room.pages}"
+            f" beside {_gib(room.weights)} GiB of weights each",
+            field="memory.pages",
+        )
 
 
 def _enough(options: RooflineOptions) -> int:

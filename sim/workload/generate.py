@@ -88,8 +88,9 @@ def generate(options: Synthetic) -> Workload:
     tenants = [each.name for each in options.tenants]
     programs = [_programs(each) for each in options.classes]
     turns = [itertools.count() for _ in options.classes]
+    no_keys: list[int] = []  # one for all: a million of them would take 56 MB
     requests = [
-        TraceRequest(at, tokens, generated, classes[k], tenants[t], program=programs[k](next(turns[k])))
+        TraceRequest(at, tokens, generated, classes[k], tenants[t], no_keys, program=programs[k](next(turns[k])))
         for at, tokens, generated, k, t in zip(
             _arrivals_ns(options).tolist(),
             prompt.tolist(),

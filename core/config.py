@@ -131,8 +131,8 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which requests a simulation serves."""
 
-    kind: Literal["builtin", "common", "generate", "trace"] = "builtin"
-    """``common`` is the workload on which simulators are compared; ``generate`` follows ``settings``."""
+    kind: Literal["builtin", "common", "generate", "users", "sessions", "retrieval", "agents", "trace"] = "builtin"
+    """``common`` is the workload on which simulators are compared; those from ``generate`` on follow ``settings``."""
     trace: str = ""
     """A file; one that a configuration file names is looked for beside that file."""
     format: Name = "auto"

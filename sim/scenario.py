@@ -5,6 +5,7 @@
 - ``builtin``: the built-in demonstration; ``settings`` replace values of it (``settings.count = 500``);
 - ``common``: the workload on which simulators are compared, likewise;
 - ``generate``: ``settings`` are a whole ``generate.Synthetic``;
+- ``users``, ``sessions``, ``retrieval``, ``agents``: a whole ``users.Users``, ``sessions.Sessions``, and so on;
 - ``trace``: the file ``trace``, by the rules of ``workload.trace``.
 
 Then, in this order: those that arrive from ``start_s`` to ``end_s`` are kept, a ``share`` of them, the first ``limit``
@@ -24,8 +25,7 @@ from stepwell.core.config import Config, WorkloadConfig
 from stepwell.core.config_load import Resolved, resolve
 from stepwell.core.errors import UserError
 from stepwell.core.schema import convert
-from stepwell.sim.workload.builtin import DEMO
-from stepwell.sim.workload.generate import Synthetic, common_options, generate
+from stepwell.sim.workload.kinds import KINDS
 from stepwell.sim.workload.request import TraceRequest, Workload
 from stepwell.sim.workload.trace import read_trace
 from stepwell.sim.workload.transform import answer_page_keys, clip, first, page_keys, sample, scale_rate, window
@@ -192,11 +192,16 @@ def _generated(asked: WorkloadConfig) -> Workload:
     for key in _TRACE_ONLY:
         if getattr(asked, key) != getattr(WorkloadConfig(), key):
             raise UserError(f"is for traces; workload.kind is {asked.kind!r}", field=f"workload.{key}")
-    under = {"builtin": DEMO, "common": common_options()}.get(asked.kind)
-    tree = _merged(msgspec.to_builtins(under) if under is not None else {}, asked.settings)
-    options = convert(tree, Synthetic, field=_SETTINGS)
+    kind = KINDS[asked.kind]
+    if asked.rate and not kind.paced:
+        raise UserError(
+            "cannot be set: users send when they have been answered; change settings.users, or how long they think",
+            field="workload.rate",
+        )
+    tree = _merged(msgspec.to_builtins(kind.under) if kind.under is not None else {}, asked.settings)
+    options = convert(tree, kind.settings, field=_SETTINGS)
     try:
-        workload = generate(options)
+        workload = kind.make(options)
     except UserError as error:
         raise UserError(error.message, field=f"{_SETTINGS}.{error.field}") from None
     return workload

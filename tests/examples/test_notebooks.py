@@ -39,7 +39,6 @@ def test_stored_without_outputs(notebook: Path) -> None:
     assert {each["execution_count"] for each in cells(notebook)} == {None}
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in NEEDED),
     reason="notebooks need the extras research and dev: pip install -e '.[dev]'",

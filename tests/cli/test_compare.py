@@ -70,11 +70,11 @@ def test_a_scope_and_metrics_may_be_chosen(scenario: Path, capsys: pytest.Captur
     assert status == 0
     assert "share of the service" in out
     assert "tenant heavy" in out
-    for argv, says in (
+    for more, says in (
         (("--scope", "chatt"), "did you mean 'chat'?"),
         (("--metric", "ttft_p99"), "did you mean 'ttft_p99_ms'?"),
     ):
-        status, _, err = call(capsys, "compare", scenario, "--jobs", 1, *argv)
+        status, _, err = call(capsys, "compare", scenario, "--jobs", 1, *more)
         assert (status, says in err, len(err.splitlines())) == (2, True, 1)
 
 

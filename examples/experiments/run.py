@@ -1,0 +1,29 @@
+"""The experiments: six published figures, each reproduced or not.
+
+python -m stepwell.examples.experiments.run --all
+python -m stepwell.examples.experiments.run stall_free fair_tenants --quick
+"""
+
+from __future__ import annotations
+
+import sys
+
+from stepwell.examples.experiments import (
+    continuous_batching,
+    fair_tenants,
+    feedback_queue,
+    paged_attention,
+    short_first,
+    stall_free,
+)
+from stepwell.examples.experiments.show import main
+
+EXPERIMENTS = {
+    each.EXPERIMENT.name: each.EXPERIMENT
+    for each in (paged_attention, continuous_batching, stall_free, fair_tenants, short_first, feedback_queue)
+}
+
+if __name__ == "__main__":
+    names = [name for name in EXPERIMENTS if name in sys.argv[1:]]
+    sys.argv = [word for word in sys.argv if word not in EXPERIMENTS and word != "--all"]
+    main([EXPERIMENTS[name] for name in names or EXPERIMENTS], __doc__)

@@ -14,8 +14,9 @@ from pathlib import Path
 import msgspec
 
 from stepwell.cli.load_client import Ask
-from stepwell.core.build import ECHO
+from stepwell.core.build import COSTMODEL, ECHO
 from stepwell.core.errors import UserError
+from stepwell.core.words import WordTokenizer
 
 SEED = 1234
 REQUESTS = 64
@@ -74,6 +75,8 @@ def encoder_of(model: str) -> Callable[[str], list[int]]:
     """The tokenizer of a model that ``stepwell serve --model`` takes.  Raises ``UserError`` if there is none."""
     if model == ECHO:
         return lambda text: list(text.encode())
+    if model == COSTMODEL:
+        return WordTokenizer().encode
     try:
         from stepwell.backends.tokenizer import tokenizer_of  # lazy: extras
         from stepwell.backends.weights.opening import open_model  # lazy: torch takes seconds

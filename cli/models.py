@@ -10,18 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from stepwell.cli.logs import log
-from stepwell.core.build import ECHO
+from stepwell.core.build import COSTMODEL, ECHO
 from stepwell.core.config import Config
 from stepwell.core.errors import UserError
 from stepwell.core.placement import Place
 from stepwell.core.placement_open import make_place
+from stepwell.core.registry import make_cost_model
 from stepwell.core.schema import nearest
+from stepwell.core.words import WordTokenizer
+from stepwell.sim.cost.room import check_pool
 from stepwell.transports.chat import ChatTemplate, Message
-from stepwell.transports.echo import ByteTokenizer, last_message
+from stepwell.transports.echo import ByteTokenizer, conversation, last_message
 from stepwell.transports.service import Model
 
-NAMES = (ECHO, "smollm2")
+NAMES = (ECHO, COSTMODEL, "smollm2")
 """Models that are named and not looked for."""
+
+
+NOT_REAL = ("no model is here: answers take the time that a cost model predicts, and say nothing",)
 
 
 def open_model(config: Config) -> Model:
@@ -30,7 +36,7 @@ def open_model(config: Config) -> Model:
     place = make_place(config)
     try:
         # The tokenizer is read here while the weights are read there.
-        made = _echo if config.model.path == ECHO else _real
+        made = {ECHO: _echo, COSTMODEL: _rehearsal}.get(config.model.path, _real)
         return made(config, config.model.name or Path(config.model.path).name, place)
     except BaseException:
         place.close()
@@ -48,6 +54,19 @@ def _check_path(path: str) -> None:
 def _echo(config: Config, name: str, place: Place) -> Model:
     place.open()
     return Model(name=name, backend=place, tokenizer=ByteTokenizer(), template=last_message)
+
+
+def _rehearsal(config: Config, name: str, place: Place) -> Model:
+    check_pool(make_cost_model(config.cost), config.memory.pages, config.memory.page_size)
+    info = place.open()
+    return Model(
+        name=name,
+        backend=place,
+        tokenizer=WordTokenizer(),
+        template=conversation,
+        context=info.context,
+        warnings=NOT_REAL,
+    )
 
 
 def _real(config: Config, name: str, place: Place) -> Model:

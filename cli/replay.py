@@ -10,7 +10,7 @@ import msgspec
 
 from stepwell.cli.progress import Bar
 from stepwell.cli.step_tables import print_times
-from stepwell.core.build import ECHO, make_backend
+from stepwell.core.build import COSTMODEL, ECHO, make_backend
 from stepwell.core.config import Config
 from stepwell.core.errors import UserError
 from stepwell.core.registry import make, make_cost_model, names
@@ -108,6 +108,9 @@ def _backend(args: argparse.Namespace, config: Config) -> tuple[Any, int]:
         raise UserError(f"no backend {args.backend!r}; there are {', '.join(names('backends'))}", field="backend")
     if args.backend == ECHO:
         return make("backends", ECHO, cost=make_cost_model(config.cost, base=args.plugins)), BYTES
+    if args.backend == COSTMODEL:
+        rehearsal = make("backends", COSTMODEL, cost=make_cost_model(config.cost, base=args.plugins))
+        return rehearsal, rehearsal.info.vocab_size
     options = {"path": args.model or MODEL, "dtype": args.dtype or "auto", "threads": args.threads or 0}
     backend = make_backend(args.backend, options, config)
     return backend, backend.info.vocab_size

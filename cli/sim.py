@@ -17,7 +17,7 @@ from stepwell.core.config_load import Resolved
 from stepwell.core.errors import UserError
 from stepwell.sim.metrics import RequestRecord
 from stepwell.sim.run import Result, simulate
-from stepwell.sim.scenario import load_workload, read_scenario
+from stepwell.sim.scenario import load_workload, read_scenario, seed_overrides
 from stepwell.sim.workload.request import Workload
 
 HELP = "Simulate a workload on a virtual clock with the production scheduler."
@@ -99,9 +99,8 @@ def _scenarios(args: argparse.Namespace) -> list[Resolved]:
         raise UserError("give the policy by --policy or by --set, not by both", field="scheduler.policy")
     overrides += args.set
     if args.seed is not None:
-        overrides.append(f"scheduler.seed={args.seed}")
-        if read_scenario(args.scenario, overrides=overrides, environ=os.environ).config.workload.kind != "trace":
-            overrides.append(f"workload.settings.seed={args.seed}")
+        kind = read_scenario(args.scenario, overrides=overrides, environ=os.environ).config.workload.kind
+        overrides += seed_overrides(args.seed, kind)
     chosen: Sequence[list[str]] = [[f"scheduler.policy={name}"] for name in dict.fromkeys(args.policy)] or [[]]
     return [read_scenario(args.scenario, overrides=[*policy, *overrides], environ=os.environ) for policy in chosen]
 

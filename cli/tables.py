@@ -129,6 +129,14 @@ def _other(run: Summary) -> Cell:
     return _counts(rest) or "0", sum(rest.values())
 
 
+def step_times(run: Summary) -> str:
+    """Where its step times come from, and how far they are to be trusted."""
+    if run.step_times != "predicted":
+        return run.step_times
+    error = f", ±{100 * run.step_error_p90:.1f} %" if run.step_error_p90 is not None else ""
+    return f"{share(run.extrapolated_share)} beyond{error}"
+
+
 def _attainment(scope: ClassSummary) -> Cell:
     value = scope.slo_attainment if scope.has_objectives else None
     return share(value), value
@@ -153,6 +161,7 @@ _WHOLE: list[tuple[str, Callable[[Summary], Cell], int]] = [
     ("recompute tax", lambda it: (share(it.recompute_tax), it.recompute_tax), -1),
     ("KV utilisation", lambda it: (share(it.kv_utilisation), None), 0),
     ("device busy", lambda it: (share(it.device_busy), None), 0),
+    ("step times", lambda it: (step_times(it), None), 0),
     ("rejected", _rejected, -1),
     ("not completed otherwise", _other, -1),
 ]

@@ -115,6 +115,9 @@ def make_shadow(
 ECHO = "echo"
 """The model that needs nothing: it says the prompt again."""
 
+COSTMODEL = "costmodel"
+"""The model that is not there: it takes the time that ``[cost]`` says of each step."""
+
 
 def build_backend(config: Config) -> Backend:
     """The backend of ``config.model``, with its model loaded.  ``make_place`` says where it executes.
@@ -124,6 +127,8 @@ def build_backend(config: Config) -> Backend:
     model = config.model
     if model.path == ECHO:
         return cast(Backend, make("backends", ECHO, cost=make_cost_model(config.cost)))
+    if model.path == COSTMODEL:
+        return cast(Backend, make("backends", COSTMODEL, model.options, cost=make_cost_model(config.cost)))
     options = {key: getattr(model, key) for key in ("path", "dtype", "threads", "deterministic")}
     return make_backend("torch", options, config)
 

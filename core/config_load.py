@@ -67,13 +67,20 @@ class Resolved(msgspec.Struct, frozen=True):
 
 
 def resolve(
-    file: str | Path | None = None, *, environ: Mapping[str, str] | None = None, overrides: Sequence[str] = ()
+    file: str | Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    overrides: Sequence[str] = (),
+    apart: Sequence[str] = (),
 ) -> Resolved:
-    """Read every layer, merge them, and check the result; raises ``UserError`` with the path of what is wrong."""
+    """Read every layer, merge them, and check the result; raises ``UserError`` with the path of what is wrong.
+
+    Tables of the file that are named in ``apart`` are no part of the tree; somebody else reads them.
+    """
     path = Path(file) if file is not None else None
     layers = _Layers(str(path) if path else "")
     if path is not None:
-        layers.merge(read_file(path), str(path))
+        layers.merge({key: value for key, value in read_file(path).items() if key not in apart}, str(path))
     for name, text in sorted((environ or {}).items()):
         if name.startswith(PREFIX):
             source = f"environment {name}"
@@ -241,6 +248,13 @@ def to_toml(config: Config, *, comment: Comment | None = None) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def section_toml(config: Config, section: str) -> str:
+    """One table of the tree as TOML, to be a configuration file by itself or part of another."""
+    lines: list[str] = []
+    _table(lines, section, msgspec.to_builtins(getattr(config, section)), section, None)
+    return "\n".join(lines).strip() + "\n"
+
+
 def _table(
     lines: list[str],
     header: str,
@@ -255,25 +269,26 @@ def _table(
     for key, value in table.items():
         if key not in tables and value is not None:
             remark = comment(join(path, key)) if comment else ""
-            lines.append(f"{_key(key)} = {_value(value)}" + (f"  # {_one_line(remark)}" if remark else ""))
+            lines.append(f"{_key(key)} = {toml_value(value)}" + (f"  # {_one_line(remark)}" if remark else ""))
     for key in tables:
         _table(lines, f"{header}.{_key(key)}", table[key], join(path, key), comment)
 
 
-def _value(value: object) -> str:
+def toml_value(value: object) -> str:
+    """A value on one line; what is None is left out of lists and tables."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items() if v is not None) + "}"
+        return "{" + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items() if v is not None) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(each) for each in value if each is not None) + "]"
+        return "[" + ", ".join(toml_value(each) for each in value if each is not None) + "]"
     return repr(value)
 
 
 def _key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _value(key)
+    return key if _BARE_KEY.fullmatch(key) else toml_value(key)
 
 
 def _one_line(text: str) -> str:

@@ -32,8 +32,8 @@ class BatchShape(msgspec.Struct, gc=False):
     """Within the device (copy on write)."""
     prefill_pairs: int = 0
     """Pairs of a prefill token and a position that it attends to, itself included: what causal attention computes.  A
-    chunk of ``n`` tokens behind ``c`` others has n·c + n·(n + 1)/2.  Only some cost models look at it; 0 where it is not
-    known."""
+    chunk of ``n`` tokens behind ``c`` others has n·c + n·(n + 1)/2.  Only some cost models look at it; 0 where it is
+    not known."""
 
 
 class CostModel(Protocol):

@@ -78,7 +78,11 @@ def type_text(kind: Any) -> str:
         return "table"
     if isinstance(kind, type):
         return (
-            "nothing" if kind is type(None) else "table" if issubclass(kind, dict | msgspec.Struct) else kind.__name__
+            "nothing"
+            if kind in (type(None), msgspec.UnsetType)
+            else "table"
+            if issubclass(kind, dict | msgspec.Struct)
+            else kind.__name__
         )
     return str(kind)
 
@@ -92,6 +96,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
     if isinstance(value, str):
         return value or "''"
+    if value is msgspec.UNSET:
+        return "not set"
     return str(msgspec.to_builtins(value))
 
 

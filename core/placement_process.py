@@ -12,7 +12,8 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import anyio
 import anyio.to_thread
@@ -45,6 +46,32 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from stepwell.core.worker import
 
 class WorkerDied(Exception):
     """The process ended, and how."""
+
+
+class Worker(Protocol):
+    """One worker, from its start to its end: a process, or what a test puts in its place."""
+
+    @property
+    def pid(self) -> int: ...
+    def opened(self) -> BackendInfo:
+        """Wait until it is ready.  Raises ``UserError`` if it cannot be, and ``WorkerDied``."""
+        ...
+
+    async def ready(self) -> BackendInfo:
+        """As ``opened``, while the event loop goes on."""
+        ...
+
+    async def tell(self, value: object) -> None:
+        """Send something.  If it has died, whoever waits for an answer finds out."""
+        ...
+
+    async def answer(self) -> Answer:
+        """What it says next.  Raises ``WorkerDied``."""
+        ...
+
+    def end(self) -> None:
+        """Make it.  Harmless if it has ended."""
+        ...
 
 
 class WorkerProcess:
@@ -83,6 +110,10 @@ class WorkerProcess:
         assert isinstance(answer, Opened), answer
         self._channel.setblocking(False)
         return answer.info
+
+    async def ready(self) -> BackendInfo:
+        """As ``opened``, while the event loop goes on."""
+        return await anyio.to_thread.run_sync(self.opened, abandon_on_cancel=True)
 
     async def tell(self, value: object) -> None:
         """Send a frame.  If it has died, whoever waits for an answer finds out."""
@@ -130,13 +161,14 @@ class WorkerProcess:
 
 
 class Process:
-    """See the module.  Made with the process started; ``open`` waits for its model."""
+    """See the module.  Made with the process started (by ``start``); ``open`` waits for its model."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, start: Callable[[Config], Worker] = WorkerProcess) -> None:
         self.trouble = ""
         self.restarts = 0
         self._config = config
-        self._worker = WorkerProcess(config)
+        self._start = start
+        self._worker = start(config)
         self._info: BackendInfo | None = None
         self._live: dict[RequestId, Admission] = {}
         self._orders = Orders()
@@ -241,9 +273,9 @@ class Process:
             if self._deaths > MAX_DEATHS:
                 raise InvariantError(f"{self.trouble.partition(';')[0]}, {self._deaths} times without a finished step")
             await anyio.sleep(0 if self._deaths == 1 else BACKOFF_S * 2 ** (self._deaths - 2))
-            self._worker = WorkerProcess(self._config)
+            self._worker = self._start(self._config)
             try:
-                await anyio.to_thread.run_sync(self._worker.opened, abandon_on_cancel=True)
+                await self._worker.ready()
                 break
             except (WorkerDied, UserError) as error:
                 log.error("a worker process did not come up", pid=self.pid, why=str(error))

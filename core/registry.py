@@ -32,7 +32,7 @@ _ASKED_AT: dict[str, tuple[str, str]] = {
     "policies": ("scheduler.policy", "scheduler.options"),
     "allocators": ("memory.allocator", "memory.options"),
     "cost_models": ("cost.model", "cost.options"),
-    "backends": ("backend.name", "backend.options"),
+    "backends": ("model.path", "model.options"),
     "routers": ("fleet.router", "fleet.router_options"),
     "autoscalers": ("fleet.autoscaler", "fleet.autoscaler_options"),
     "predictors": ("scheduler.options.predictor", "scheduler.options.predictor_options"),

@@ -7,6 +7,7 @@ what is wrong, what was expected there, where it came from, and for an unknown k
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import re
 import types
@@ -107,8 +108,9 @@ def join(parent: str, key: str) -> str:
 # ------------------------------------------------------------------------------------------------ looking at types
 
 
-def fields_of(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Encoded name and type of every field."""
+@functools.cache
+def fields_of(struct: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Encoded name and type of every field.  Kept, as msgspec takes 1 ms to find them out."""
     return {info.encode_name: info.type for info in msgspec.structs.fields(struct)}
 
 

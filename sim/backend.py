@@ -39,7 +39,8 @@ def no_faults(step: StepId) -> Fault | None:
 class EchoBackend:
     """See the module.  ``lengths`` gives a request's true output length; by default that of its prompt.
 
-    A request that ignores end tokens goes on until it is told to stop.
+    ``text``: what all of them say instead of their prompts.  A request that ignores end tokens goes on until it is told
+    to stop.
     """
 
     name = "echo"
@@ -55,8 +56,10 @@ class EchoBackend:
         cost: CostModel | None = None,
         lengths: Mapping[RequestId, int] | None = None,
         faults: FaultScript = no_faults,
+        text: Sequence[int] | None = None,
     ) -> None:
         self._cost = cost or Linear()
+        self._text = text
         self._lengths = lengths
         self._faults = faults
         self._prompts: dict[RequestId, Sequence[int]] = {}
@@ -124,9 +127,10 @@ class EchoBackend:
         )
 
     def _say(self, request: RequestId) -> int:
-        prompt, said = self._prompts[request], self._said[request]
+        said = self._said[request]
+        text = self._prompts[request] if self._text is None else self._text
         self._said[request] = said + 1
-        return prompt[said % len(prompt)]
+        return text[said % len(text)]
 
     def release(self, request: RequestId) -> None:
         self._mirror.release(request)

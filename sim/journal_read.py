@@ -17,9 +17,13 @@ from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
 from stepwell.core.instructions import Finished, Instruction, Launch, Rejected, Run
 from stepwell.core.journal import Gap, Header, Record, Repeated, Turn
 from stepwell.core.journal_file import Segment, open_journal, torn_bytes
+from stepwell.core.registry import make_cost_model
 from stepwell.core.snapshot import SchedulerSnapshot
 from stepwell.core.types import RequestId
+from stepwell.sim.cost.reach import reach_of
+from stepwell.sim.extrapolation import ESTIMATED, MEASURED, Extrapolation, StepTimeSource
 from stepwell.sim.metrics import RunMetrics
+from stepwell.sim.step_reader import MeasuredStep, StepReader
 from stepwell.sim.summary import Summary, summarise
 from stepwell.sim.wording import named
 
@@ -27,6 +31,9 @@ Told = Callable[[int], None]
 """Progress: told now and then how many records have been read."""
 
 TOLD_EVERY = 4096
+
+SIMULATED = "sim"
+"""The shell whose journals hold step times that were predicted."""
 
 
 class Stretch(msgspec.Struct):
@@ -159,6 +166,17 @@ def turns(record: Record, *, jumps: bool = False) -> Iterator[Moment]:
             yield now_ns, [StepDone(step, [], elapsed_ns[index])], [Launch(step + 1, True, growth[index])]
 
 
+def steps_of(part: Stretch) -> list[MeasuredStep]:
+    """The finished steps of a stretch in order, but for those whose shape it does not tell."""
+    found: list[MeasuredStep] = []
+    snapshot = part.snapshot()
+    reader = StepReader(found.append, None if snapshot is None else [each.id for each in snapshot.requests])
+    for record in part.records():
+        for moment in turns(record):
+            reader.observe(*moment)
+    return found
+
+
 class JournalStat(msgspec.Struct):
     """What a journal holds.  ``summary`` is of the last stretch; ``partial`` if that begins with requests there."""
 
@@ -203,8 +221,24 @@ def stat(path: Path, told: Told | None = None) -> JournalStat:
     found.events = dict(sorted(found.events.items()))
     found.instructions = dict(sorted(found.instructions.items()))
     config = config_of(parts[-1].header, str(path))
-    found.summary = summarise(metrics, config, partial=found.partial)
+    found.summary = summarise(metrics, config, partial=found.partial, step_times=_step_times(parts[-1], config))
     return found
+
+
+def _step_times(part: Stretch, config: Config) -> StepTimeSource:
+    """Whether a device took the times of the stretch, or what its cost model was fitted on."""
+    if part.header.shell != SIMULATED:
+        return MEASURED
+    try:
+        reach = reach_of(make_cost_model(config.cost))
+    except UserError:  # a plugin that is not here
+        return ESTIMATED
+    if reach is None:
+        return ESTIMATED
+    counted = Extrapolation(reach)
+    for step in steps_of(part):
+        counted.step(step.shape)
+    return counted.source()
 
 
 def _read(parts: Sequence[Stretch], found: JournalStat) -> RunMetrics:

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop
+from heapq import heapify, heappop, heappush
 
 from stepwell.core.errors import InvariantError, PolicyError
 from stepwell.core.events import Cancel, Event, RunDone, StepDone, StepFailed, Submitted, Timer
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Wake
 from stepwell.core.protocols import CostModel
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.types import FOREVER, StepId
+from stepwell.core.types import FOREVER, RequestId, StepId
 from stepwell.sim.backend import Fault, FaultScript, no_faults
+from stepwell.sim.closed_loop import ClosedLoop
+from stepwell.sim.cost.reach import reach_of
+from stepwell.sim.extrapolation import ESTIMATED, Extrapolation, StepTimeSource
 from stepwell.sim.mirror import BatchMirror
 from stepwell.sim.workload.request import TraceRequest
 
@@ -26,7 +29,10 @@ Observer = Callable[[int, Sequence[Event], Sequence[Instruction]], None]
 
 
 class Simulator:
-    """One run.  Request ``k`` of ``requests`` (sorted by arrival) has id ``k + 1``."""
+    """One run.  ``requests`` are those of a ``Workload``, in its order.
+
+    If none of them follows another, the ``k``-th (from 1) has id ``k``; else see ``ClosedLoop``, and ``places``.
+    """
 
     def __init__(
         self,
@@ -42,15 +48,21 @@ class Simulator:
         self.scheduler = scheduler
         self.now_ns = 0
         self._cost = cost
-        self._requests = requests
-        self._observers = observers
+        closed = self._closed = ClosedLoop(requests) if any(each.after for each in requests) else None
+        self._requests = requests if closed is None else closed.arrived  # by id - 1
+        self._answers = any(each.answer_keys for each in requests)
+        self._leavers = any(each.cancel_tokens for each in requests)
+        self._observers = observers if closed is None else [*observers, self._follow_ends]
         self._max_tokens = max_tokens
         self._faults = faults
+        reach = reach_of(cost)
+        self._extrapolation = Extrapolation(reach) if reach is not None else None
         self._jumps = jumps and scheduler.state.limits.depth == 1 and faults is no_faults
         live = scheduler.state.requests
-        self._mirror = BatchMirror(lambda id: requests[id - 1].output_tokens if id in live else 0)
+        arrived = self._requests
+        self._mirror = BatchMirror(lambda id: _said(arrived[id - 1]) if id in live else 0)
         self._next = 0
-        self._cancels = [(each.cancel_ns, id) for id, each in enumerate(requests, 1) if each.cancel_ns]
+        self._cancels = [(each.cancel_ns, id) for id, each in enumerate(arrived, 1) if each.cancel_ns]
         heapify(self._cancels)
         self._arrival_ns = requests[0].arrival_ns if requests else FOREVER
         self._rare_ns = self._cancels[0][0] if self._cancels else FOREVER
@@ -59,12 +71,23 @@ class Simulator:
         self._done_ns = FOREVER
         self._done: StepDone | StepFailed = StepDone(0)
 
+    @property
+    def arrived(self) -> Sequence[TraceRequest]:
+        """By id - 1; where requests follow others, those that have arrived so far, else all."""
+        return self._requests
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Of the requests that have arrived, by id - 1: their places in the workload, from 1."""
+        return range(1, self._next + 1) if self._closed is None else self._closed.places
+
     def run(self, progress: Callable[[int], None] | None = None) -> None:
         """Run to the end: every request has ended.  ``progress`` is told now and then how many have arrived.
 
         Raises ``PolicyError`` if the policy breaks a rule, ``InvariantError`` if requests are left with nothing to do.
         """
         handle, observers, queue = self.scheduler.handle, self._observers, self._queue
+        arrive = self._arrive if self._closed is None else self._arrive_closed
         turns = 0
         while True:
             now_ns = min(self._done_ns, self._arrival_ns, self._rare_ns)
@@ -72,14 +95,14 @@ class Simulator:
                 break
             events: list[Event] = []
             if self._done_ns == now_ns:
-                events.append(self._result())
+                self._report(events)
                 self._done_ns = FOREVER
                 if queue:
                     self._start(now_ns)  # the device goes on by itself
             if self._rare_ns == now_ns:
                 self._rare(now_ns, events)
             if self._arrival_ns == now_ns:
-                self._arrive(now_ns, events)
+                arrive(now_ns, events)
             if not events:
                 continue  # whoever would have left had ended
             out = handle(now_ns, events)
@@ -103,15 +126,35 @@ class Simulator:
             left = list(self.scheduler.state.requests)
             raise InvariantError(f"I5 progress: the simulation ran dry with requests {left[:10]} unfinished")
 
-    def _result(self) -> StepDone | StepFailed:
-        """What the device reports now.  Requests that ended meanwhile (a cancel) are not reported."""
+    @property
+    def step_times(self) -> StepTimeSource:
+        """How far the step times so far are to be trusted."""
+        return ESTIMATED if self._extrapolation is None else self._extrapolation.source()
+
+    def _report(self, events: list[Event]) -> None:
+        """What the device reports now, and the cancels of clients who got the last token that they waited for.
+
+        Requests that ended meanwhile (a cancel) are not reported.
+        """
         done, live = self._done, self.scheduler.state.requests
+        events.append(done)
         if isinstance(done, StepFailed):
             self._queue.clear()
             done.blamed = [id for id in done.blamed if id in live]
-        elif done.ended:
-            done.ended = [id for id in done.ended if id in live]
-        return done
+            return
+        if done.ended:
+            ended = done.ended = [id for id in done.ended if id in live]
+            if self._leavers:
+                done.ended = [id for id in ended if not _leaves(self._requests[id - 1])]
+                events += [self._cancel(id) for id in ended if _leaves(self._requests[id - 1])]
+        if self._answers:
+            last = next((step.last for step in self.scheduler.state.inflight if step.id == done.step), ())
+            ending = dict.fromkeys([*done.ended, *(each.id for each in last)])
+            keyed = ((id, self._requests[id - 1].answer_keys) for id in ending)
+            done.keys = [(id, list(keys)) for id, keys in keyed if keys]
+
+    def _cancel(self, id: RequestId) -> Cancel:
+        return Cancel(id, list(self._requests[id - 1].answer_keys))
 
     def _rare(self, now_ns: int, events: list[Event]) -> None:
         """Cancels by clients whose requests live, and the policy's alarm."""
@@ -119,7 +162,7 @@ class Simulator:
         while cancels and cancels[0][0] == now_ns:
             _, id = heappop(cancels)
             if id in self.scheduler.state.requests:
-                events.append(Cancel(id))
+                events.append(self._cancel(id))
         if self._wake_ns == now_ns:
             self._wake_ns = FOREVER
             events.append(Timer())
@@ -135,18 +178,50 @@ class Simulator:
                 Submitted(
                     index,
                     request.prompt_tokens,
-                    self._max_tokens,
+                    request.max_tokens or self._max_tokens,
                     request.klass,
                     request.tenant,
-                    0,
+                    request.expires_ns,
                     request.keys,
                     request.priority,
                     request.program,
+                    request.parent,
                 )
             )
             arrival_ns = requests[index].arrival_ns if index < len(requests) else FOREVER
         self._next = index
         self._arrival_ns = arrival_ns
+
+    def _arrive_closed(self, now_ns: int, events: list[Event]) -> None:
+        """The same where some follow others.  Patience begins with arrival, whenever that is."""
+        assert self._closed is not None
+        for id, it in self._closed.arrive(now_ns):
+            late_ns = now_ns - it.arrival_ns
+            events.append(
+                Submitted(
+                    id,
+                    it.prompt_tokens,
+                    it.max_tokens or self._max_tokens,
+                    it.klass,
+                    it.tenant,
+                    it.expires_ns and it.expires_ns + late_ns,
+                    it.keys,
+                    it.priority,
+                    it.program,
+                    self._closed.id_of(it.parent),
+                )
+            )
+            if it.cancel_ns > it.arrival_ns:
+                heappush(self._cancels, (it.cancel_ns + late_ns, id))
+        self._next = len(self._requests)
+        self._arrival_ns = self._closed.next_ns
+        self._rare_ns = min(self._wake_ns, self._cancels[0][0] if self._cancels else FOREVER)
+
+    def _follow_ends(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
+        """An observer: who ended lets others come."""
+        assert self._closed is not None
+        self._closed.follow(now_ns, out)
+        self._arrival_ns = self._closed.next_ns
 
     def _follow(self, instruction: Instruction) -> None:
         if isinstance(instruction, Wake):
@@ -178,6 +253,8 @@ class Simulator:
                 ends = self._cost.run_ns(shape, now_ns, further + 1, until_ns)
                 further = len(ends) - 1
                 if further:
+                    if self._extrapolation is not None:
+                        self._extrapolation.run(shape, further + 1)
                     ended = mirror.repeat(further)
                     done_ns = self._done_ns = ends.pop()
                     run: list[Event] = [RunDone(step, ends)]
@@ -186,6 +263,8 @@ class Simulator:
                         observe(ends[-1], run, out)
                     self._done = StepDone(step + further, ended, done_ns - ends[-1])
                     return
+        if self._extrapolation is not None:
+            self._extrapolation.step(shape)
         elapsed_ns, copy_ns = mirror.times(self._cost)
         self._done_ns = now_ns + elapsed_ns
         self._done = StepDone(step, ended, elapsed_ns, copy_ns)
@@ -195,3 +274,13 @@ class Simulator:
         self._mirror.reset()
         self._done_ns = now_ns + self._cost.step_ns(type(self._mirror.shape)())
         self._done = StepFailed(step, list(fault.blamed), fault.reason, fault.device_lost)
+
+
+def _leaves(request: TraceRequest) -> bool:
+    """Whether its client goes before the answer ends."""
+    return 0 < request.cancel_tokens < request.output_tokens
+
+
+def _said(request: TraceRequest) -> int:
+    """Output tokens until its end, or until its client has enough."""
+    return request.cancel_tokens if _leaves(request) else request.output_tokens

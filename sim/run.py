@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -25,11 +24,12 @@ from stepwell.core.config import Config, validate
 from stepwell.core.config_load import Resolved
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.journal_file import JournalWriter
-from stepwell.core.protocols import SchedulerPolicy
 from stepwell.core.registry import complete, make_cost_model
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import ShadowReport
 from stepwell.core.snapshot import capture
+from stepwell.sim.cost.room import check_pool
+from stepwell.sim.foresight import asks, known_lengths, reveal
 from stepwell.sim.loop import Observer, Simulator
 from stepwell.sim.metrics import RunMetrics
 from stepwell.sim.scenario import check_classes, fit_keys, load_workload, read_scenario
@@ -43,14 +43,17 @@ _MIB = 1 << 20
 class Result:
     """What a run was.  ``cpu_s`` is what the loop took of the processor; nothing else here depends on the machine.
 
-    ``lost_turns`` is above 0 if the journal's disk was full.  ``shadow`` is what a policy asked beside the one that
-    decided would have done otherwise.
+    ``places[id - 1]`` is the place of a request in the workload, from 1: its id, unless requests follow others; then
+    ids count arrivals, which differ between policies, and places are what two runs have in common.  ``lost_turns`` is
+    above 0 if the journal's disk was full.  ``shadow`` is what a policy asked beside the one that decided would have
+    done otherwise.
     """
 
     config: Config
     workload: Workload
     metrics: RunMetrics
     summary: Summary
+    places: Sequence[int]
     cpu_s: float = 0.0
     lost_turns: int = 0
     shadow: ShadowReport | None = None
@@ -79,18 +82,23 @@ def simulate(
     requests = load_workload(resolved) if workload is None else workload
     config = complete(resolved.config)
     check_classes(requests, config)
+    cost = make_cost_model(config.cost)
+    check_pool(cost, config.memory.pages, config.memory.page_size)
     shadow = make_shadow(config)
     scheduler = build_scheduler(config, shadow=shadow)
     allocator = scheduler.state.allocator
     requests = fit_keys(requests, allocator.key_tokens, wanted=getattr(allocator, "reuses_prefixes", False))
-    told = _reveal(scheduler.state.policy, requests)
-    if shadow is not None:
-        _reveal(shadow.policy, requests)
+    policies = [scheduler.state.policy, *([shadow.policy] if shadow is not None else [])]
+    told = asks(scheduler.state.policy)
+    if any(map(asks, policies)):
+        lengths = known_lengths(requests, config)
+        for each in policies:
+            reveal(each, lengths)
     metrics = RunMetrics()
     writer = open_writer(Path(journal), config, scheduler, told=told) if journal is not None else None
     watching: list[Observer] = [*([writer.observe] if writer else []), metrics.observe, *observers]
     try:
-        simulator = Simulator(scheduler, make_cost_model(config.cost), requests.requests, observers=watching)
+        simulator = Simulator(scheduler, cost, requests.requests, observers=watching)
         start = time.process_time()
         simulator.run(progress)
         cpu_s = time.process_time() - start
@@ -104,20 +112,12 @@ def simulate(
         config,
         requests,
         metrics,
-        summarise(metrics, config),
+        summarise(metrics, config, step_times=simulator.step_times),
+        simulator.places,
         cpu_s=cpu_s,
         lost_turns=writer.lost_turns if writer else 0,
         shadow=shadow.report() if shadow is not None else None,
     )
-
-
-def _reveal(policy: SchedulerPolicy | None, workload: Workload) -> bool:
-    """Tell an oracle among the policy's parts the true output lengths; False if there is none."""
-    predictor: Any = getattr(policy, "predictor", None)
-    if not getattr(predictor, "simulation_only", False):
-        return False
-    predictor.reveal({id: each.output_tokens for id, each in enumerate(workload.requests, 1)})
-    return True
 
 
 def open_writer(path: Path, config: Config, scheduler: Scheduler, *, told: bool = False) -> JournalWriter:

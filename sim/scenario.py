@@ -25,17 +25,21 @@ from stepwell.core.errors import UserError
 from stepwell.core.schema import convert
 from stepwell.sim.workload.builtin import DEMO
 from stepwell.sim.workload.generate import Synthetic, common_options, generate
-from stepwell.sim.workload.request import Workload
+from stepwell.sim.workload.request import TraceRequest, Workload
 from stepwell.sim.workload.trace import read_trace
-from stepwell.sim.workload.transform import limit, page_keys, scale_rate
+from stepwell.sim.workload.transform import answer_page_keys, limit, page_keys, scale_rate
 
 _SETTINGS = "workload.settings"
+_MOST_KEY = 1 << 40
+"""Larger ones would not fit 64 bits once they are told apart by page."""
 _TRACE_ONLY = ("format", "debucket", "skip_bad")
 _WHERE_TRACES_ARE = (
     "docs/simulating.md says where to get traces"
     " (Azure: github.com/Azure/AzurePublicDataset; Mooncake: github.com/kvcache-ai/Mooncake)"
 )
 _PLUGINS = (("scheduler", "policy"), ("memory", "allocator"), ("cost", "model"))
+_APART = ("compare",)
+"""Tables of a scenario's file that are no configuration of a run."""
 
 
 def read_scenario(
@@ -46,16 +50,26 @@ def read_scenario(
     Plugin files that the configuration file names are made to count from where the program runs, so that the tree can
     be written into a journal and built again from there.
     """
-    resolved = resolve(file, overrides=overrides, environ=environ)
+    resolved = resolve(file, overrides=overrides, environ=environ, apart=_APART)
     config = resolved.config
     for section, key in _PLUGINS:
         table = getattr(config, section)
         name = getattr(table, key)
-        place = name.rpartition(":")[0] or name
-        if place.endswith(".py") or "/" in place:
-            rooted = str(resolved.base(f"{section}.{key}") / name)
-            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: rooted})})
+        found = rooted(name, resolved.base(f"{section}.{key}"))
+        if found != name:
+            config = msgspec.structs.replace(config, **{section: msgspec.structs.replace(table, **{key: found})})
     return msgspec.structs.replace(resolved, config=config)
+
+
+def rooted(name: str, base: Path) -> str:
+    """A plugin's name; one that names a file counts from ``base``."""
+    place = name.rpartition(":")[0] or name
+    return str(base / name) if place.endswith(".py") or "/" in place else name
+
+
+def seed_overrides(seed: int, kind: str) -> list[str]:
+    """What gives a scenario another seed: the scheduler's, and that of a workload which is generated (by its kind)."""
+    return [f"scheduler.seed={seed}", *([f"workload.settings.seed={seed}"] if kind != "trace" else [])]
 
 
 def load_workload(resolved: Resolved) -> Workload:
@@ -97,27 +111,56 @@ def check_classes(workload: Workload, config: Config) -> None:
 def fit_keys(workload: Workload, page_size: int, *, wanted: bool) -> Workload:
     """Requests keyed by page, as the scheduler takes them; without keys if nobody would look at them.
 
-    Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.  Where
-    a request of such a trace has none, it shares with nobody; preempted, it finds its own pages again.  A workload that
-    says nothing of prefixes stays without keys: to keep pages that nobody finds costs more than the rest of a run.
+    Keys are by far the largest part of a trace that has them, so an allocator that reuses no prefixes gets none.  Keys
+    of that size already (a journal's) stay as they are.  Otherwise, where a request of such a trace has none, it shares
+    with nobody; preempted, it finds its own pages again.  A workload that says nothing of prefixes stays without keys:
+    to keep pages that nobody finds costs more than the rest of a run.
     """
     if not workload.key_tokens:
         return workload
-    requests = []
+    if not wanted:
+        requests = [msgspec.structs.replace(each, keys=[], answer_keys=()) for each in workload.requests]
+        note = "the trace tells shared prefixes, but this allocator reuses none: they were left out"
+        return msgspec.structs.replace(workload, requests=requests, notes=[*workload.notes, note])
+    if workload.key_tokens == page_size:
+        requests = [_whole(each, page_size) for each in workload.requests]
+    else:
+        requests = _by_page(workload.requests, workload.key_tokens, page_size)
+    return msgspec.structs.replace(workload, requests=requests, key_tokens=page_size)
+
+
+def _whole(request: TraceRequest, page_size: int) -> TraceRequest:
+    """Without the key of a page that is not full."""
+    full = request.prompt_tokens // page_size
+    return msgspec.structs.replace(request, keys=request.keys[:full]) if len(request.keys) > full else request
+
+
+def _by_page(requests: Sequence[TraceRequest], key_tokens: int, page_size: int) -> list[TraceRequest]:
+    if any(max(each.keys, default=0) > _MOST_KEY for each in requests):
+        requests = _renumbered(requests)
+    fitted = []
     last = 0
-    for each in workload.requests:
-        keys = page_keys(each, workload.key_tokens, page_size) if wanted else []
-        if wanted and not keys:
+    for each in requests:
+        keys = page_keys(each, key_tokens, page_size)
+        if not keys:
             first, last = last, last - each.prompt_tokens // page_size
             keys = list(range(first - 1, last - 1, -1))
-        requests.append(msgspec.structs.replace(each, keys=keys))
-    note = "" if wanted else "the trace tells shared prefixes, but this allocator reuses none: they were left out"
-    return msgspec.structs.replace(
-        workload,
-        requests=requests,
-        key_tokens=page_size if wanted else workload.key_tokens,
-        notes=[*workload.notes, *([note] if note else [])],
-    )
+        answer = answer_page_keys(each, key_tokens, page_size)
+        fitted.append(msgspec.structs.replace(each, keys=keys, answer_keys=answer))
+    return fitted
+
+
+def _renumbered(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
+    """Keys in the order of their first appearance: those of a live server are hashes of 64 bits."""
+    numbers: dict[int, int] = {}
+
+    def small(keys: Sequence[int]) -> list[int]:
+        return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+    return [
+        msgspec.structs.replace(each, keys=small(each.keys), answer_keys=tuple(small(each.answer_keys)))
+        for each in requests
+    ]
 
 
 def _generated(asked: WorkloadConfig) -> Workload:
@@ -144,7 +187,9 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _at_rate(workload: Workload, rate: float) -> Workload:
-    present = workload.profile().rate_per_s
+    """Arrivals scaled so that ``rate`` requests a second are offered, those counted that follow others."""
+    profile = workload.profile()
+    present = profile.rate_per_s * len(workload) / profile.requests if profile.requests else 0.0
     if not present:
         raise UserError("cannot be set: all requests of the workload arrive at one time", field="workload.rate")
     try:

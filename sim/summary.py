@@ -26,8 +26,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from stepwell.core.config import ClassConfig, Config
+from stepwell.core.config import Config
 from stepwell.core.types import NS_PER_MS, NS_PER_S
+from stepwell.sim.extrapolation import ESTIMATED, Source, StepTimeSource
 from stepwell.sim.metrics import RequestRecord, RunMetrics, TokenGaps
 from stepwell.sim.stats import percentiles
 
@@ -70,7 +71,9 @@ class ClassSummary(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """See the module.  ``ended`` counts requests by the reason they ended for, ``rejected`` the refused by code.
 
-    ``kv_utilisation`` is missing where the record does not begin with an empty device.
+    ``kv_utilisation`` is missing where the record does not begin with an empty device.  ``step_times``, the share of
+    steps beyond what their cost model was fitted on, and what nine in ten of the others are within, are those of
+    ``extrapolation.StepTimeSource``.  The error is of single steps: where requests wait for one another, it adds up.
     """
 
     policy: str
@@ -93,14 +96,18 @@ class Summary(msgspec.Struct, frozen=True):
     device_busy: float
     all: ClassSummary
     classes: list[ClassSummary]
+    step_times: Source = "estimated"
+    extrapolated_share: float | None = None
+    step_error_p90: float | None = None
 
 
-def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> Summary:
+def summarise(
+    metrics: RunMetrics, config: Config, *, partial: bool = False, step_times: StepTimeSource = ESTIMATED
+) -> Summary:
     """The summary of what ``metrics`` saw.  ``partial``: the record began when the device was already in use."""
     records = list(metrics.requests.values())
     unfinished = sum(not each.reason for each in records)
-    start_ns = min((each.arrival_ns for each in records), default=0)
-    end_ns = metrics.end_ns if unfinished else max((each.finished_ns for each in records), default=0)
+    start_ns, end_ns = run_time(metrics)
     span_ns = end_ns - start_ns
     steps_span_ns = max(span_ns, metrics.end_ns - start_ns)
     pages_ns = config.memory.pages * span_ns
@@ -108,9 +115,8 @@ def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> 
     for each in records:
         if each.reason:
             ended[each.reason] = ended.get(each.reason, 0) + 1
-    known = {each.name: each for each in config.classes}
-    judge = _Judge(known, end_ns)
-    everybody = _class("all", records, list(metrics.gaps.values()), judge, span_ns)
+    judge = Judge(config, end_ns)
+    everybody = of_requests("all", records, list(metrics.gaps.values()), judge, span_ns)
     return Summary(
         policy=config.scheduler.policy,
         duration_s=span_ns / NS_PER_S,
@@ -131,18 +137,36 @@ def summarise(metrics: RunMetrics, config: Config, *, partial: bool = False) -> 
         device_busy=metrics.busy_ns / steps_span_ns if steps_span_ns else 0.0,
         all=everybody,
         classes=[
-            _class(name, [each for each in records if each.klass == name], [metrics.gaps[name]], judge, span_ns)
-            for name in known
-            if name in metrics.gaps
+            of_requests(
+                klass.name,
+                [each for each in records if each.klass == klass.name],
+                [metrics.gaps[klass.name]],
+                judge,
+                span_ns,
+            )
+            for klass in config.classes
+            if klass.name in metrics.gaps
         ],
+        step_times=step_times.source,
+        extrapolated_share=step_times.extrapolated_share,
+        step_error_p90=step_times.error_p90,
     )
 
 
-class _Judge:
-    """Says whether a request met the objectives of its class: yes, no, or nobody knows."""
+def run_time(metrics: RunMetrics) -> tuple[int, int]:
+    """When the run began and ended, in nanoseconds."""
+    records = metrics.requests.values()
+    start_ns = min((each.arrival_ns for each in records), default=0)
+    if any(not each.reason for each in records):
+        return start_ns, metrics.end_ns
+    return start_ns, max((each.finished_ns for each in records), default=0)
 
-    def __init__(self, classes: dict[str, ClassConfig], end_ns: int) -> None:
-        self._limits = {name: (each.ttft_ns, each.tpot_ns) for name, each in classes.items()}
+
+class Judge:
+    """Says whether a request met the objectives of its class: yes, no, or nobody knows.  The run ends at ``end_ns``."""
+
+    def __init__(self, config: Config, end_ns: int) -> None:
+        self._limits = {each.name: (each.ttft_ns, each.tpot_ns) for each in config.classes}
         self._end_ns = end_ns
 
     def asks(self, klass: str) -> bool:
@@ -163,9 +187,10 @@ class _Judge:
         return True if record.reason in COMPLETED else None
 
 
-def _class(
-    name: str, records: Sequence[RequestRecord], gaps: Sequence[TokenGaps], judge: _Judge, span_ns: int
+def of_requests(
+    name: str, records: Sequence[RequestRecord], gaps: Sequence[TokenGaps], judge: Judge, span_ns: int
 ) -> ClassSummary:
+    """Of some requests and the gaps between their tokens; rates count over ``span_ns``."""
     completed = [each for each in records if each.reason in COMPLETED]
     verdicts = [judge.met(each) for each in records]
     asked = [verdict for each, verdict in zip(records, verdicts, strict=True) if judge.asks(each.klass)]

@@ -11,6 +11,7 @@ PURE_ONLY = (
     "tests/cases/test_scheduler_cases.py::test_sc_5",
     "tests/core/test_engine_trouble.py::test_when_a_law_is_broken_everybody_is_told",
     "tests/core/test_engine_trouble.py::test_a_broken_law_breaks_the_replay_at_the_same_place",
+    "tests/dst/test_planted_bugs.py",
 )
 """They replace methods of the core, or count its lines."""
 

@@ -1,6 +1,7 @@
-"""What the model ``echo`` needs beside its backend: bytes are tokens, and a chat is what was said in it.
+"""What the models that are none need beside their backends: tokens, and what a chat is.
 
-It answers with its own prompt, so that a server can be tried, tested and rehearsed without any model.
+``echo`` answers with its own prompt, so that a server can be tried and tested without any model; bytes are its tokens.
+``costmodel`` rehearses one: its prompts are whole conversations, as a model's are.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stepwell.core.words import WordTokenizer
 from stepwell.transports.chat import Message
 
 
@@ -30,3 +32,11 @@ class ByteTokenizer:
 def last_message(messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
     """A chat template: what was said last, and nothing around it."""
     return list(str(messages[-1]["content"]).encode("utf-8", "replace"))
+
+
+_WORDS = WordTokenizer()
+
+
+def conversation(messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
+    """A chat template: all that was said, with who said it."""
+    return _WORDS.encode("".join(f"{each['role']}: {each.get('content') or ''}\n" for each in messages))

@@ -74,7 +74,8 @@ class Metric(msgspec.Struct, frozen=True):
 class Axes(msgspec.Struct, frozen=True):
     """What was compared.  ``scopes`` are ``all`` and, if there are several, the classes that the workload has.
 
-    ``saturated_per_s``: requests a second that the baseline completes when all of the first seed's arrive at once.
+    ``tenants`` are told in scopes ``tenant:NAME`` if there are several.
+    ``saturated_per_s``: how fast the baseline completes requests when all of the first seed's arrive at once.
     ``slo_share``: the SLO attainment that a knee holds; ``tolerance`` how far it may lie below the true one.
     """
 
@@ -85,6 +86,7 @@ class Axes(msgspec.Struct, frozen=True):
     scopes: list[str]
     metrics: list[Metric]
     classes: list[ClassConfig]
+    tenants: list[str] = []
     saturated_per_s: float | None = None
     slo_share: float | None = None
     tolerance: float | None = None

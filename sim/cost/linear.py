@@ -99,7 +99,9 @@ class Linear:
         step is a constant longer than the one before it, so the loop only adds.
         """
         if not self._whole:
-            return self._run_rounding(shape, start_ns, steps, until_ns)
+            read_ps = shape.kv_tokens * self._kv_token_ps
+            fixed_ns = self.step_ns(shape) - read_ps // PS_PER_NS
+            return rounding_run(fixed_ns, read_ps, shape.decode_requests * self._kv_token_ps, start_ns, steps, until_ns)
         decoding = shape.decode_requests
         step_ns = (
             self._base_ns
@@ -127,25 +129,24 @@ class Linear:
             step_ns += more_ns
         return ends
 
-    def _run_rounding(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
-        """The same where a KV token costs a fraction of a nanosecond: each step rounds by itself, as ``step_ns``."""
-        read_ps = shape.kv_tokens * self._kv_token_ps
-        more_ps = shape.decode_requests * self._kv_token_ps
-        fixed_ns = self.step_ns(shape) - read_ps // PS_PER_NS
-        now_ns = start_ns
-        ends: list[int] = []
-        append = ends.append
-        for _ in range(steps):
-            now_ns += fixed_ns + read_ps // PS_PER_NS
-            append(now_ns)
-            if now_ns >= until_ns:
-                break
-            read_ps += more_ps
-        return ends
-
 
 COEFFICIENTS = tuple(name for name in Linear.Options.__struct_fields__ if name != "reach")
 """The options that are numbers."""
+
+
+def rounding_run(fixed_ns: int, read_ps: int, more_ps: int, start_ns: int, steps: int, until_ns: int) -> list[int]:
+    """``CostModel.run_ns`` where what is read costs a fraction of a nanosecond: each step takes ``fixed_ns`` and
+    ``read_ps`` rounded down by itself, the next one ``more_ps`` more."""
+    now_ns = start_ns
+    ends: list[int] = []
+    append = ends.append
+    for _ in range(steps):
+        now_ns += fixed_ns + read_ps // PS_PER_NS
+        append(now_ns)
+        if now_ns >= until_ns:
+            break
+        read_ps += more_ps
+    return ends
 
 
 def _long_run(start_ns: int, step_ns: int, more_ns: int, steps: int, until_ns: int) -> list[int]:

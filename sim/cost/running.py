@@ -25,6 +25,7 @@ def run_by_steps(
         shape.swap_pages,
         shape.prefill_requests,
         shape.copied_pages,
+        shape.prefill_pairs,
     )
     more = shape.decode_requests
     now_ns = start_ns

@@ -7,30 +7,35 @@ from pathlib import Path
 from stepwell.core.errors import UserError
 from stepwell.sim.compare.result import Comparison
 from stepwell.sim.report.lookup import Found
+from stepwell.sim.report.measured import Measured
 from stepwell.sim.report.page import page
-from stepwell.sim.report.pictures import draw
+from stepwell.sim.report.pictures import Material, draw
 from stepwell.sim.report.style import can_draw
 from stepwell.sim.report.window import Window, windows
 
 PAGE = "report.html"
 
 
-def write(comparison: Comparison, folder: str | Path, *, closeup: bool = True) -> Path:
+def write(
+    comparison: Comparison, folder: str | Path, *, closeup: bool = True, measured: Measured | None = None
+) -> Path:
     """Write ``report.html`` and ``pictures/`` into ``folder``; returns the page.
 
-    ``closeup``: two runs are made again, to look at single requests and steps.  Without matplotlib there are no
-    pictures, and the page says so.  Raises ``UserError`` if the folder cannot be written to.
+    ``closeup``: two runs are made again, to look at single requests and steps.  ``measured``: predictions beside what
+    was real, to be drawn as well.  Without matplotlib there are no pictures, and the page says so.  Raises
+    ``UserError`` if the folder cannot be written to.
     """
     folder = Path(folder)
     found = Found(comparison)
     remarks: list[str] = []
     seen: list[Window] = []
-    if closeup and can_draw():
+    if closeup and can_draw() and comparison.cells:
         try:
             seen = windows(found)
         except UserError as error:
             remarks.append(f"Pictures of single requests and steps are left out: {error}.")
-    pictures = list(draw(found, seen, folder)) if can_draw() else []
+    material = Material(found, seen, measured)
+    pictures = list(draw(material, folder)) if can_draw() and comparison.cells else []
     path = folder / PAGE
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -80,6 +80,14 @@ class Found:
         ranking = self.ranking(point, metric, scope)
         return ranking.order[0].contender if ranking is not None and ranking.order else self.labels[0]
 
+    def rival(self, winner: str) -> str:
+        """Whom the winner at the focus is held against: the baseline, or if that wins, the next best."""
+        if winner != self.baseline:
+            return self.baseline
+        ranking = self.ranking(self.focus, self.judged)
+        others = [each.contender for each in ranking.order] if ranking is not None else self.labels
+        return next((each for each in others if each != winner), winner)
+
     def quantiles(self, contender: str, point: Point, metric: str, scope: str) -> tuple[list[float], float]:
         """A curve's values (ms), their means over seeds, and the share of requests offered that have one."""
         curves = [
@@ -93,12 +101,14 @@ class Found:
 
     def extrapolated(self) -> float | None:
         """The share of steps whose shape lies outside what was measured, over all runs; None if nobody knows."""
-        shares = [getattr(each.summary, "extrapolated_share", None) for each in self.comparison.cells]
-        steps = [each.summary.steps for each in self.comparison.cells]
-        if not shares or any(each is None for each in shares):
-            return None
-        total = sum(steps)
-        return sum(share * count for share, count in zip(shares, steps, strict=True)) / total if total else 0.0
+        told = [(each.summary.extrapolated_share, each.summary.steps) for each in self.comparison.cells]
+        known = [(share * steps, steps) for share, steps in told if share is not None]
+        total = sum(steps for _, steps in known)
+        return sum(beyond for beyond, _ in known) / total if total and len(known) == len(told) else None
+
+    def step_error(self) -> float | None:
+        """Nine in ten steps within what was measured are predicted this well, at worst; None if nobody knows."""
+        return max((each.summary.step_error_p90 or 0.0 for each in self.comparison.cells), default=0.0) or None
 
     def _spread(self, point: Point) -> tuple[bool, float, float]:
         """How much the best leaves the baseline behind there; a real difference counts before any that may be none."""

@@ -16,10 +16,12 @@ def figure(metric: Metric, value: float) -> str:
     value = 100 * value if metric.unit == "share" else value
     size = abs(value)
     if metric.unit == "ratio":
-        return f"{value:.3f}"
-    if metric.unit == "share" or 10 <= size < 100:
-        return f"{value:.1f}"
-    return f"{value:,.0f}" if size >= 100 else f"{value:.2f}" if size else "0"
+        text = f"{value:.3f}"
+    elif metric.unit == "share" or 10 <= size < 100:
+        text = f"{value:.1f}"
+    else:
+        text = f"{value:,.0f}" if size >= 100 else f"{value:.2f}"
+    return text if text.strip("-0.") else "0"
 
 
 def interval(metric: Metric, row: Row | Difference) -> str:
@@ -33,7 +35,7 @@ def interval(metric: Metric, row: Row | Difference) -> str:
 
 def _signed(metric: Metric, value: float, row: Row | Difference) -> str:
     text = figure(metric, value)
-    return f"+{text}" if isinstance(row, Difference) and value > 0 else text.replace("-", "−")
+    return f"+{text}" if isinstance(row, Difference) and value > 0 and text != "0" else text.replace("-", "−")
 
 
 def change(metric: Metric, difference: Difference) -> str:

@@ -90,8 +90,8 @@ def _numbers(found: Found) -> list[str]:
     if len(found.labels) > 1:
         parts += [
             f"<h3>Differences to {escape(found.baseline)}</h3>",
-            "<p>Taken pair by pair, under the same requests: the difference, its share of the baseline's value and whether"
-            " it is real, and its 95 % interval.</p>",
+            "<p>Taken pair by pair, under the same requests: the difference, its share of the baseline's value and"
+            " whether it is real, and its 95 % interval.</p>",
             tables.differences(found),
         ]
     if found.comparison.knees:

@@ -29,7 +29,7 @@ PHASE_COLOURS = {"queued": "#C9C9D1", "prefill": "#E69F00", "decode": "#0072B2",
 
 HOW_TO_GET_IT = "pictures need matplotlib: pip install 'stepwell[research]'"
 DPI = 120
-_SETTINGS = {
+_SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
     "svg.fonttype": "none",

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from stepwell.sim.compare.result import Difference, Metric, Point
 from stepwell.sim.report.lookup import ALL, Found
 from stepwell.sim.report.numbers import MISSING, UNITS, change, figure, interval, percent, rate
 
-_SHOWN = ("slo_attainment", "goodput_per_s", "ttft_mean_ms", "ttft_p99_ms", "tpot_p99_ms", "e2e_mean_ms") + (
+_SHOWN = (
+    "slo_attainment",
+    "goodput_per_s",
+    "ttft_mean_ms",
+    "ttft_p99_ms",
+    "tpot_p99_ms",
+    "e2e_mean_ms",
     "output_tokens_per_s",
     "preemptions",
     "recompute_tax",
@@ -20,13 +26,13 @@ _SHOWN = ("slo_attainment", "goodput_per_s", "ttft_mean_ms", "ttft_p99_ms", "tpo
 _WEIGHED = ("slo_attainment", "goodput_per_s", "ttft_p99_ms", "tpot_p99_ms", "e2e_mean_ms", "output_tokens_per_s")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, caption: str = "", kind: str = "sortable") -> str:
-    """Rows of cells, which are HTML already; ``name`` makes the first of each."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, group: int = 0, kind: str = "sortable") -> str:
+    """Rows of cells, which are HTML already; ``name`` makes the first of each.  ``group`` of them belong together."""
     cells = "".join(f'<th scope="col">{each}</th>' for each in head)
-    told = f"<caption>{caption}</caption>" if caption else ""
-    body = "".join(f"<tr>{''.join(row)}</tr>\n" for row in rows)
+    marks = [' class="first"' if group and at and not at % group else "" for at in range(len(rows))]
+    body = "".join(f"<tr{mark}>{''.join(row)}</tr>\n" for mark, row in zip(marks, rows, strict=True))
     return (
-        f'<div class="wide" tabindex="0"><table class="{kind}">{told}<thead><tr>{cells}</tr></thead>\n'
+        f'<div class="wide" tabindex="0"><table class="{kind}"><thead><tr>{cells}</tr></thead>\n'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -37,11 +43,11 @@ def name(text: str, below: str = "") -> str:
     return f'<th scope="row">{escape(text)}{small}</th>'
 
 
-def cell(text: str, below: str = "", *, sort: float | None = None, kind: str = "") -> str:
+def cell(text: str, *below: str, sort: float | None = None, kind: str = "") -> str:
     """A number, and what is said of it in small letters."""
     order = f' data-sort="{sort!r}"' if sort is not None else ""
     look = f' class="{kind}"' if kind else ""
-    small = f"<small>{escape(below)}</small>" if below else ""
+    small = "".join(f"<small>{escape(each)}</small>" for each in below if each)
     return f"<td{order}{look}>{escape(text)}{small}</td>"
 
 
@@ -55,7 +61,7 @@ def results(found: Found, scope: str) -> str:
             line = [name(label, point.label)]
             line += [_result(found, label, point, metric, scope) for metric in metrics]
             rows.append(line)
-    return table(["contender", *map(_headed, metrics)], rows)
+    return table(["contender", *map(_headed, metrics)], rows, group=len(found.labels))
 
 
 def _headed(metric: Metric) -> str:
@@ -89,7 +95,7 @@ def differences(found: Found) -> str:
                 line.append(_changed(metric, found.difference(label, point, metric.name, scope)))
             rows.append(line)
     head = [f"{_headed(metric)}{'' if scope == ALL else '<br>' + escape(scope)}" for metric, scope in columns]
-    return table([f"less {escape(found.baseline)}", *head], rows)
+    return table([f"less {escape(found.baseline)}", *head], rows, group=len(found.labels) - 1)
 
 
 def _scopes(found: Found, metric: str, classes: Sequence[str]) -> Sequence[str]:
@@ -108,10 +114,8 @@ def _changed(metric: Metric, it: Difference | None) -> str:
     if not verdict:
         verdict = "may be chance" if it.real is False else "no interval" if it.real is None else "differs"
     share = f"{percent(it.relative, 1)}, " if it.relative is not None else ""
-    span = interval(metric, it)
-    below = f"{share}{verdict}" + (f" ({span})" if span else "")
     kind = verdict if verdict in ("better", "worse") else "chance"
-    return cell(change(metric, it), below, sort=it.mean, kind=kind)
+    return cell(change(metric, it), f"{share}{verdict}", interval(metric, it), sort=it.mean, kind=kind)
 
 
 def knees(found: Found) -> str:
@@ -151,7 +155,26 @@ def asked(found: Found) -> str:
     return "<dl>" + "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in pairs) + "</dl>"
 
 
-def _objectives(found: Found) -> Iterable[str]:
+_WORDS = {
+    "TTFT": "time to first token: from arrival to the first token of the answer",
+    "TPOT": "time per output token after the first: how fast the answer flows",
+    "E2E": "end to end: from arrival to the last token",
+    "p99": "99 of 100 requests took at most that",
+    "SLO attainment": "share of requests that met every objective of their class (those without any are left out)",
+    "goodput": "requests a second that met their objectives, those without any by completing",
+    "preemption": "a running request is sent away, its pages copied to the host or dropped",
+    "recompute tax": "share of computed tokens that had been computed before and dropped",
+    "KV use": "share of the KV cache's pages in use, over time",
+}
+
+
+def glossary() -> str:
+    """The words of the tables' heads."""
+    pairs = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in _WORDS.items())
+    return f"<details><summary>What the words mean</summary><dl>{pairs}</dl></details>"
+
+
+def _objectives(found: Found) -> Iterator[str]:
     for each in found.axes.classes:
         limits = [f"{what} {value:g} ms" for what, value in (("TTFT", each.ttft_ms), ("TPOT", each.tpot_ms)) if value]
         yield f"{each.name}: {' and '.join(limits) if limits else 'to complete'}"

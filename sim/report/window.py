@@ -74,11 +74,13 @@ class Window:
 
 
 def windows(found: Found) -> list[Window]:
-    """The baseline and the best at the point in focus, seen from where the baseline's line has grown long.
+    """The baseline and the best other contender at the point in focus, from where the baseline's line has grown long.
 
     Raises ``UserError`` if the scenario is not there any more, or not what it was.
     """
-    labels = list(dict.fromkeys([found.baseline, found.best(found.focus, found.judged)]))
+    winner = found.best(found.focus, found.judged)
+    other = winner if winner != found.baseline else found.rival(winner)
+    labels = list(dict.fromkeys([found.baseline, other]))
     cells = [cell for label in labels for cell in found.cells(label, found.focus)[:1]]
     if not cells:
         raise UserError("no run of them ended well")

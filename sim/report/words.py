@@ -20,7 +20,7 @@ def answer(found: Found) -> list[str]:
     if len(found.labels) == 1:
         return _alone(found)
     winner = found.best(found.focus, found.judged)
-    rival = _rival(found, winner)
+    rival = found.rival(winner)
     return [_who(found, winner, rival), _real(found, winner, rival), _carries(found, winner)]
 
 
@@ -29,15 +29,6 @@ def place(found: Found, point: Point) -> str:
     if point.rate_per_s is None:
         return f"the workload's own rate ({rate(found.rate(point))})"
     return f"{point.label} ({rate(point.rate_per_s)})" if point.load is not None else rate(point.rate_per_s)
-
-
-def _rival(found: Found, winner: str) -> str:
-    """The baseline; if that wins, the best of the others."""
-    if winner != found.baseline:
-        return found.baseline
-    ranking = found.ranking(found.focus, found.judged)
-    others = [each.contender for each in ranking.order if each.contender != winner] if ranking is not None else []
-    return others[0] if others else next(each for each in found.labels if each != winner)
 
 
 def _does(found: Found, label: str) -> str:
@@ -69,7 +60,8 @@ def _gap(found: Found, gap: float, base: float) -> str:
     """How far apart, in the metric's own words."""
     if found.judged == ATTAINMENT:
         return f"{abs(100 * gap):.1f} percentage points {'more' if gap > 0 else 'less'}"
-    return f"{percent(abs(gap) / base) if base else spoken(found.metric(found.judged), gap)} {'less' if gap < 0 else 'more'}"
+    size = percent(abs(gap) / base).lstrip("+") if base else spoken(found.metric(found.judged), gap)
+    return f"{size} {'less' if gap < 0 else 'more'}"
 
 
 def _real(found: Found, winner: str, rival: str) -> str:
@@ -176,19 +168,24 @@ def trust(found: Found) -> list[str]:
     said = [
         "Exact: who waits, who runs, who gives way, every page and every token count. The simulator runs the scheduler"
         " that serves, line for line, on the same journal.",
-        "Predicted: how long each step takes on the device, by the cost model of the configuration below. Every time and"
-        " every rate here follows from that.",
+        "Predicted: how long each step takes on the device, by the cost model of the configuration below. Every time"
+        " and every rate here follows from that.",
     ]
-    share = found.extrapolated()
+    share, error = found.extrapolated(), found.step_error()
     if share is None:
-        said.append("The cost model does not say for which shapes of step it was measured.")
+        said.append(
+            "The cost model was fitted to no measurement of yours, so nobody knows how far its times are off: compare"
+            " what they say of policies, and let `stepwell calibrate` fit one before you trust a number of seconds."
+        )
     else:
-        said.append(f"{100 * share:.1f} % of steps had a shape outside what the cost model was measured on.")
+        said.append(f"{100 * share:.1f} % of steps had a shape beyond what the cost model was fitted to.")
+        if error is not None:
+            said.append(f"Of the others, nine in ten are within {100 * error:.1f} % of what was measured.")
     count = len(found.axes.seeds)
     if count > 1:
         said.append(
-            f"Intervals are 95 %, over {count} seeds; contenders meet the same requests, so differences are taken seed by"
-            " seed, and are known better than the values themselves."
+            f"Intervals are 95 %, over {count} seeds; contenders meet the same requests, so differences are taken seed"
+            " by seed, and are known better than the values themselves."
         )
     else:
         said.append(

@@ -14,7 +14,9 @@ import datetime
 import re
 
 from stepwell.core.types import NS_PER_S
-from stepwell.sim.workload.rows import Format, Row, RowError, RowParser, columns_of, fields, positions, shown, tokens
+from stepwell.sim.workload.reading import RowParser, line_format
+from stepwell.sim.workload.request import TraceRequest
+from stepwell.sim.workload.rows import RowError, columns_of, fields, positions, shown, tokens
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
@@ -51,10 +53,10 @@ def _open(header: str) -> RowParser:
     (time_at, prompt_at, output_at), count = positions(header, COLUMNS)
     zones: set[bool] = set()
 
-    def parse(line: str) -> Row:
+    def parse(line: str) -> TraceRequest:
         parts = fields(line, count)
         time_ns, zoned = parse_stamp(parts[time_at])
-        row = Row(time_ns, tokens(parts[prompt_at], COLUMNS[1]), tokens(parts[output_at], COLUMNS[2]))
+        row = TraceRequest(time_ns, tokens(parts[prompt_at], COLUMNS[1]), tokens(parts[output_at], COLUMNS[2]))
         if (not zoned) in zones:
             raise RowError(f"TIMESTAMP {'names' if zoned else 'lacks'} a time zone, unlike those before it")
         zones.add(zoned)
@@ -67,4 +69,4 @@ def _recognises(first: str) -> bool:
     return not set(columns_of(first)).isdisjoint(COLUMNS)
 
 
-AZURE = Format(name="azure", looks=",".join(COLUMNS), recognises=_recognises, open=_open, from_zero=True)
+AZURE = line_format("azure", ",".join(COLUMNS), _recognises, _open, from_zero=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import Literal
 
 import msgspec
 
+from stepwell.core.errors import UserError
 from stepwell.core.types import NS_PER_S
 
 NOTES_LIMIT = 100
@@ -23,8 +25,17 @@ class TraceRequest(msgspec.Struct, gc=False):
     """One request.  ``output_tokens`` is its true length, which only the simulated backend may know.
 
     ``keys`` identify its prompt's prefix, ``Workload.key_tokens`` tokens a key (the last one may be partly filled).
-    ``cancel_ns`` is the absolute time at which the client leaves; 0: never.  ``priority`` and ``program`` are those of
-    ``events.Submitted``.
+    ``answer_keys`` go on where the keys that the prompt fills end: the blocks that prompt and answer fill together, as
+    a later request that begins with both has them.  ``cancel_ns`` is the absolute time at which the client leaves,
+    ``cancel_tokens`` the number of output tokens after which it does; 0: never.  ``priority``, ``program`` and
+    ``expires_ns`` are those of ``events.Submitted``.  ``max_tokens`` is what the client asked for at most; 0: nothing,
+    so the context cap holds.  ``parent`` is an earlier request with the same prompt, by its place in the workload from
+    1; 0: none.
+
+    ``after`` names the requests, by their places in the workload from 1, that must have ended before this one arrives:
+    ``think_ns`` after the last of them, and not before ``arrival_ns``.  However they ended counts, refused ones too, so
+    the same requests arrive under every policy.  Its client's patience begins then: ``cancel_ns - arrival_ns``, as
+    does the time to its deadline.
     """
 
     arrival_ns: int
@@ -36,10 +47,17 @@ class TraceRequest(msgspec.Struct, gc=False):
     cancel_ns: int = 0
     priority: int = 0
     program: str = ""
+    after: tuple[int, ...] = ()
+    think_ns: int = 0
+    answer_keys: tuple[int, ...] = ()
+    max_tokens: int = 0
+    expires_ns: int = 0
+    cancel_tokens: int = 0
+    parent: int = 0
 
 
 class RowNote(msgspec.Struct, frozen=True):
-    """A row that is not in the workload: its line in the file (from 1), and why."""
+    """A row that is not in the workload: its line in the file (from 1; or what the format counts), and why."""
 
     line: int
     outcome: Literal["dropped", "refused"]
@@ -61,10 +79,12 @@ class RowReport(msgspec.Struct, frozen=True):
     refused: int = 0
     notes: list[RowNote] = []
     unsorted: int = 0
+    unit: str = "line"
+    """What is counted: lines of the file, or what else makes a row of it."""
 
 
 class RateProfile(msgspec.Struct, frozen=True):
-    """How requests arrive.  The head is the first tenth of the requests, the body all others.
+    """How requests arrive that follow no other.  The head is the first tenth of these, the body all others.
 
     Rates are requests after the first per second of their span (0 where there is no span); ``gap_cv`` is the standard
     deviation of the gaps between arrivals over their mean.
@@ -88,7 +108,7 @@ class RateProfile(msgspec.Struct, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """Requests in order of arrival (those at one time keep the order in which they were given).
+    """Requests in order of ``arrival_ns`` (those at one time keep the order in which they were given).
 
     ``key_tokens`` is how many prompt tokens one of a request's ``keys`` stands for; 0: the workload says nothing about
     shared prefixes.  ``notes`` tells, in sentences, what was done to it on the way.
@@ -101,7 +121,10 @@ class Workload(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def __post_init__(self) -> None:
-        ordered = sorted(self.requests, key=attrgetter("arrival_ns"))
+        if any(each.after or each.parent for each in self.requests):
+            ordered = in_order(self.requests)
+        else:
+            ordered = sorted(self.requests, key=attrgetter("arrival_ns"))
         msgspec.structs.force_setattr(self, "requests", ordered)
 
     def __len__(self) -> int:
@@ -111,18 +134,22 @@ class Workload(msgspec.Struct, frozen=True):
         """SHA-256 over ``key_tokens`` and the requests, a JSON array a line: equal digests, equal workloads."""
         lines: list[object] = [["stepwell-workload", 1, self.key_tokens]]
         lines += [
-            (r.arrival_ns, r.prompt_tokens, r.output_tokens, r.klass, r.tenant, r.keys, r.cancel_ns)
-            + ((r.priority, r.program) if r.priority or r.program else ())  # so that workloads without keep theirs
+            (r.arrival_ns, r.prompt_tokens, r.output_tokens, r.klass, r.tenant, r.keys, r.cancel_ns, *_seldom(r))
             for r in self.requests
         ]
         return hashlib.sha256(msgspec.json.Encoder().encode_lines(lines)).hexdigest()
 
+    @property
+    def followers(self) -> int:
+        """Requests that arrive when others have ended."""
+        return sum(1 for each in self.requests if each.after)
+
     def profile(self) -> RateProfile:
-        return rate_profile([r.arrival_ns for r in self.requests])
+        return rate_profile([r.arrival_ns for r in self.requests if not r.after])
 
     def describe(self) -> list[str]:
         """The head of a report: what arrives, what was left out of the file, what is missing."""
-        profile = self.profile()
+        profile, followers = self.profile(), self.followers
         lines = [
             f"{self.name}: {profile.requests} requests over {profile.span_ns / NS_PER_S:.1f} s, "
             f"{profile.rate_per_s:.2f} requests/s, CV of gaps {profile.gap_cv:.2f}, "
@@ -133,11 +160,23 @@ class Workload(msgspec.Struct, frozen=True):
                 f"warning: the first tenth arrives at {profile.head_rate_per_s:.3g} requests/s, the rest at "
                 f"{profile.body_rate_per_s:.3g}: a run over the first requests does not speak for the whole"
             )
+        if followers:
+            lines.append(f"and {followers} that arrive when others have ended")
         if self.report is not None:
             lines += _told(self.report)
         if not self.key_tokens:
             lines.append("no prefix identity: nothing can be said about prefix reuse with this workload")
         return lines + self.notes
+
+
+def _seldom(request: TraceRequest) -> tuple[object, ...]:
+    """What few requests have: without it a request is written as it was before these fields came."""
+    r = request
+    rare = (r.priority, r.program, r.after, r.think_ns, r.answer_keys)
+    rarer = (r.max_tokens, r.expires_ns, r.cancel_tokens, r.parent)
+    if any(rarer):
+        return (*rare, *rarer)
+    return rare if r.after or r.think_ns or r.answer_keys else rare[:2] if r.priority or r.program else ()
 
 
 def _told(report: RowReport) -> list[str]:
@@ -148,7 +187,7 @@ def _told(report: RowReport) -> list[str]:
     ]
     if report.unsorted:
         lines.append(f"{report.unsorted} rows were out of order in time; sorted, equal times in file order")
-    lines += [f"line {note.line}: {note.outcome}: {note.reason}" for note in report.notes]
+    lines += [f"{report.unit} {note.line}: {note.outcome}: {note.reason}" for note in report.notes]
     silent = report.dropped + report.refused - len(report.notes)
     return [*lines, f"and {silent} more rows left out"] if silent else lines
 
@@ -187,3 +226,46 @@ def shared_key_share(workload: Workload) -> float:
         hits += sum(key in seen for key in request.keys)
         seen.update(request.keys)
     return hits / total if total else 0.0
+
+
+def in_order(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
+    """By ``arrival_ns``, those of one time as they were given, with ``after`` in terms of the new places.
+
+    Raises ``UserError`` if somebody waits for a request that is not before it then: a follower's ``arrival_ns`` is not
+    below that of those it follows, so there are no circles.
+    """
+    order = sorted(range(len(requests)), key=lambda index: requests[index].arrival_ns)
+    ordered = _placed(requests, order)
+    for place, each in enumerate(ordered, 1):
+        if each.after and not (min(each.after) > 0 and max(each.after) < place):
+            raise UserError(
+                f"request {place} arrives after {', '.join(map(str, each.after))}, which must be before it by arrival",
+                field="after",
+            )
+    return ordered
+
+
+def part(requests: Sequence[TraceRequest], indices: Sequence[int]) -> list[TraceRequest]:
+    """The requests at ``indices`` (from 0, ascending).  Whom they follow and is left out, they wait for no longer: who
+    waits for nobody any more arrives at its ``arrival_ns``.  Whose parent is left out becomes the parent of the others
+    that shared its prompt."""
+    return _placed(requests, indices)
+
+
+def _placed(requests: Sequence[TraceRequest], order: Sequence[int]) -> list[TraceRequest]:
+    places = {index + 1: place for place, index in enumerate(order, 1)}
+    heirs: dict[int, int] = {}
+    count = len(requests)
+    made = []
+    for place, index in enumerate(order, 1):
+        each = requests[index]
+        if each.after:
+            # A name that never was one is kept, for the check to find.
+            after = tuple(places.get(old, old) for old in each.after if old in places or not 1 <= old <= count)
+            if after != each.after:
+                each = msgspec.structs.replace(each, after=after)
+        if each.parent:
+            parent = places.get(each.parent) or heirs.setdefault(each.parent, place)
+            each = msgspec.structs.replace(each, parent=parent if parent < place else 0)
+        made.append(each)
+    return made

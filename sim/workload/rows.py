@@ -1,9 +1,8 @@
-"""What the readers of trace files share: the rules for numbers, and how a format presents itself."""
+"""The rules for what stands in a row of a trace file, shared by all readers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
 import msgspec
@@ -18,41 +17,23 @@ MOST_NS = 1 << 61
 _EXACT = Context(prec=200, rounding=ROUND_HALF_EVEN)
 """Holds every digit of what ``_SECONDS`` lets through."""
 
+
+class JsonNumber(str):
+    """A number with a fraction or exponent, as a file of JSON has it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_json = msgspec.json.Decoder(float_hook=JsonNumber)
+
 _SECONDS = re.compile(r"\d{1,12}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 
 
 class RowError(UserError):
     """Why one row cannot be used, without file or line: the reader adds them."""
-
-
-class Row(msgspec.Struct, gc=False):
-    """A row as its file has it: ``time_ns`` counts from wherever the format's clock starts."""
-
-    time_ns: int
-    prompt_tokens: int
-    output_tokens: int
-    keys: list[int] = []
-    program: str = ""
-
-
-RowParser = Callable[[str], Row]
-"""Turns one line, without its end, into a row; raises ``RowError``."""
-
-
-class Format(msgspec.Struct, frozen=True):
-    """A trace format.  ``recognises`` looks at the first line; ``open`` makes the parser, or raises ``RowError``.
-
-    ``from_zero``: the format's times are dates, so the workload counts from its first arrival.
-    """
-
-    name: str
-    looks: str
-    recognises: Callable[[str], bool]
-    open: Callable[[str], RowParser]
-    header: bool = True
-    key_tokens: int = 0
-    from_zero: bool = False
-    debucket: bool = False
 
 
 def tokens(text: str, column: str) -> int:
@@ -82,6 +63,38 @@ def program_name(value: object, column: str) -> str:
     if len(name) > MAX_NAME:
         raise RowError(f"{column} has more than {MAX_NAME} letters")
     return name
+
+
+def json_row(line: str, columns: tuple[str, ...]) -> dict[str, object]:
+    """The object that a line of JSON is, with all of ``columns``; fractional numbers stay the text that they are."""
+    try:
+        found: object = _json.decode(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RowError(f"not a JSON object: {error}") from None
+    if not isinstance(found, dict):
+        raise RowError(f"must be a JSON object, not {shown(found)}")
+    for column in columns:
+        if column not in found:
+            raise RowError(f"column {column!r} is missing")
+    return found
+
+
+def hash_ids(ids: object, prompt_tokens: int, block: int, *, partial: bool) -> list[int]:
+    """Hash ids of ``block`` prompt tokens each, or none.
+
+    ``partial``: a last block that is not full must have one too; otherwise it may.
+    """
+    if not isinstance(ids, list):
+        raise RowError(f"hash_ids must be a list, not {shown(ids)}")
+    if not ids:
+        return []
+    for key in ids:
+        if type(key) is not int or key < 0:
+            raise RowError(f"hash_ids must be whole, non-negative numbers, not {shown(key)}")
+    blocks, full = -(-prompt_tokens // block), prompt_tokens // block
+    if len(ids) != blocks and (partial or len(ids) != full):
+        raise RowError(f"{len(ids)} hash_ids for input_length {prompt_tokens}, which has {blocks} blocks of {block}")
+    return ids
 
 
 def seconds(text: str, column: str) -> int:

@@ -7,17 +7,9 @@ at 0.
 
 from __future__ import annotations
 
-from stepwell.sim.workload.rows import (
-    Format,
-    Row,
-    RowParser,
-    columns_of,
-    fields,
-    positions,
-    program_name,
-    seconds,
-    tokens,
-)
+from stepwell.sim.workload.reading import RowParser, line_format
+from stepwell.sim.workload.request import TraceRequest
+from stepwell.sim.workload.rows import columns_of, fields, positions, program_name, seconds, tokens
 
 COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 SESSION = "session_id"
@@ -29,10 +21,10 @@ def _open(header: str) -> RowParser:
     named = columns_of(header)
     session_at = named.index(SESSION) if SESSION in named else -1
 
-    def parse(line: str) -> Row:
+    def parse(line: str) -> TraceRequest:
         parts = fields(line, count)
         session = parts[session_at].strip() if session_at >= 0 else ""
-        return Row(
+        return TraceRequest(
             seconds(parts[time_at], COLUMNS[0]),
             tokens(parts[prompt_at], COLUMNS[1]),
             tokens(parts[output_at], COLUMNS[2]),
@@ -46,4 +38,4 @@ def _recognises(first: str) -> bool:
     return not set(columns_of(first)).isdisjoint(COLUMNS)
 
 
-SIMPLE = Format(name="simple", looks=",".join(COLUMNS), recognises=_recognises, open=_open)
+SIMPLE = line_format("simple", ",".join(COLUMNS), _recognises, _open)

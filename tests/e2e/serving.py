@@ -69,10 +69,14 @@ class Server:
 
 
 @contextmanager
-def serving(*arguments: str, step_us: int = 500, errors: Path | None = None) -> Iterator[Server]:
-    """``stepwell serve`` with the echo backend, ready.  ``errors``: a file for what it writes to stderr."""
-    cost = f"{{base_ns={step_us * 1000},prefill_token_ns=0,decode_request_ns=0,kv_token_ps=0,swap_page_ns=0}}"
-    command = [sys.executable, "-m", "stepwell", "serve", "--port", "0", "--set", f"cost.options={cost}", *arguments]
+def serving(*arguments: str, step_us: int = 500, errors: Path | None = None, cost: bool = True) -> Iterator[Server]:
+    """``stepwell serve`` with the echo backend, ready.  ``errors``: a file for what it writes to stderr.
+
+    Without ``cost`` the arguments say how long a step takes.
+    """
+    fixed = f"{{base_ns={step_us * 1000},prefill_token_ns=0,decode_request_ns=0,kv_token_ps=0,swap_page_ns=0}}"
+    timed = ["--set", f"cost.options={fixed}"] if cost else []
+    command = [sys.executable, "-m", "stepwell", "serve", "--port", "0", *timed, *arguments]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STEPWELL__")}
     with errors.open("w") if errors else nullcontext() as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core.errors import UserError
-from stepwell.core.protocols import BatchShape, CostModel
+from stepwell.core.protocols import BatchShape
 from stepwell.core.types import FOREVER
 from stepwell.sim.cost.linear import COEFFICIENTS, Linear
+from stepwell.tests.sim.cost_laws import by_steps
 
 FIELDS = BatchShape.__struct_fields__
 GRID = {
@@ -33,19 +34,6 @@ options = st.builds(
     base_ns=st.integers(1, 10**8),
     **dict.fromkeys([name for name in COEFFICIENTS if name != "base_ns"], coefficients),
 )
-
-
-def by_steps(model: CostModel, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
-    """The definition of ``run_ns``, word for word."""
-    ends: list[int] = []
-    now_ns = start_ns
-    for index in range(steps):
-        kv_tokens = shape.kv_tokens + index * shape.decode_requests
-        now_ns += model.step_ns(msgspec.structs.replace(shape, kv_tokens=kv_tokens))
-        ends.append(now_ns)
-        if now_ns >= until_ns:
-            break
-    return ends
 
 
 def test_si_5_the_defaults_are_the_published_step_time() -> None:

@@ -290,7 +290,8 @@ def test_unknown_formats_list_the_known_ones(tmp_path: Path) -> None:
         (b"\n\n", "line 1 is blank"),
         (f"{SIMPLE}\n".encode(), "no row can be used"),
         (f"{SIMPLE}\n1.0,3,0\n".encode(), r"no row can be used \(1 read, 1 dropped, 0 refused\)"),
-        (b"x" * (1 << 24), "longer than"),
+        (b"x" * (1 << 24), "no known trace format"),
+        (f"{SIMPLE}\n".encode() + b"1" * (1 << 24), "line 2: longer than"),
         (bytes(range(256)), "no known trace format"),
     ],
 )

@@ -90,8 +90,9 @@ class Executor:
         must(flight.step == step, f"the driver reported step {step}, in flight was {flight.step}")
         self.done_step = step
         for id in flight.sampled:
-            if not self.rows[id].ended:
-                self.rows[id].made += 1
+            row = self.rows[id]
+            if not row.ended and "stop" not in row.due:  # or it ended in an earlier step of this very batch
+                row.made += 1
         for id in ended:
             self.due(id, "stop", -1)
 

@@ -1,0 +1,70 @@
+"""Coefficients of the cost models ``linear`` and ``curve`` from measured steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from stepwell.sim.calibration.columns import COUNT_OF, counts, without_copies
+from stepwell.sim.calibration.least_squares import Floats, robust
+from stepwell.sim.cost.curve import Curve
+from stepwell.sim.cost.linear import COEFFICIENTS, PS_PER_NS, Linear
+from stepwell.sim.step_reader import MeasuredStep
+
+_KNOTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
+"""Rows at which a curve may bend."""
+_SUPPORT = 12
+"""Steps that there are between two bends, at least."""
+
+
+def fit_linear(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
+    """The options of ``Linear`` that come closest, and those that keep their default: no step had what they are of."""
+    names = [name for name in COEFFICIENTS if name in COUNT_OF]
+    first, found, assumed = _fit(steps, [np.ones(len(steps))], names, Linear.Options())
+    return {"base_ns": max(1, round(float(first[0]))), **found}, assumed
+
+
+def fit_curve(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
+    """Likewise of ``Curve``: each stretch of the curve rises by its own coefficient."""
+    rows = counts(steps, "prefill_tokens") + counts(steps, "decode_requests")
+    knots = _bends(rows)
+    rises = [np.clip(rows - low, 0, high - low) for low, high in pairwise(knots)]
+    default = Curve.Options()
+    names = [name for name in default.__struct_fields__ if name in COUNT_OF]
+    first, found, assumed = _fit(steps, [np.ones(len(steps)), *rises], names, default)
+    time_ns = max(1.0, float(first[0]))
+    points = [[knots[0], round(time_ns)]]
+    for (low, high), slope in zip(pairwise(knots), first[1:].tolist(), strict=True):
+        time_ns += (high - low) * slope
+        points.append([high, round(time_ns)])
+    return {"rows_ns": points, **found}, assumed
+
+
+def _bends(rows: Floats) -> list[int]:
+    """Where the curve may bend: from the fewest rows to the most, with enough steps in between."""
+    least, most = int(rows.min()), int(rows.max())
+    knots = [least]
+    for knot in (*[each for each in _KNOTS if least < each < most], most):
+        if knot > knots[-1] and ((rows > knots[-1]) & (rows <= knot)).sum() >= _SUPPORT:
+            knots.append(knot)
+    if len(knots) > 1:
+        knots[-1] = most
+    return knots
+
+
+def _fit(
+    steps: Sequence[MeasuredStep], first: Sequence[Floats], names: Sequence[str], default: object
+) -> tuple[Floats, Mapping[str, object], list[str]]:
+    """What the ``first`` columns cost, each of the coefficients ``names`` that steps tell of, and the others' names."""
+    seen = [name for name in names if counts(steps, COUNT_OF[name]).any()]
+    assumed = [name for name in names if name not in seen]
+    rest_ns, page_ns = without_copies(steps)
+    columns = [*first, *(counts(steps, COUNT_OF[name]) for name in seen)]
+    values = robust(np.stack(columns, axis=1), rest_ns)
+    found: dict[str, object] = {name: getattr(default, name) for name in assumed}
+    for name, value in zip(seen, values[len(first) :].tolist(), strict=True):
+        more_ns = page_ns if name == "swap_page_ns" else 0.0
+        found[name] = round((value + more_ns) * (PS_PER_NS if name.endswith("_ps") else 1))
+    return values[: len(first)], found, assumed

@@ -1,0 +1,193 @@
+"""From the runs of a study to what is reported: errors beside what separates two real runs, agreement, ordering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from stepwell.sim.calibration.calibrate import Calibration
+from stepwell.sim.fidelity.agreement import Agreement, agreement
+from stepwell.sim.fidelity.observed import METRICS, Observed
+from stepwell.sim.fidelity.ordering import Ordering, apart, mean, ordering
+from stepwell.sim.fidelity.study import Study
+
+TARGETS: dict[str, tuple[float, float]] = {
+    "ttft_mean_ms": (0.05, 0.0),
+    "ttft_p99_ms": (0.05, 2.0),
+    "tpot_mean_ms": (0.02, 1.0),
+    "tpot_p99_ms": (0.05, 2.0),
+    "e2e_mean_ms": (0.02, 1.0),
+    "e2e_p99_ms": (0.05, 2.0),
+}
+"""The error that a metric may have, or so many times the floor if that is more."""
+RIGHT, WRONG_BY, PAIRS = 0.95, 0.10, 20
+"""Of the pairs so many are to be ordered right, none wrong by more, and there are to be so many."""
+LATE = 0.05
+"""A client that hands requests in later than this part of the mean TTFT measures itself."""
+
+House = tuple[str, float]
+
+
+class LiveResult(msgspec.Struct):
+    """One live run of the second half, as far as the report needs it."""
+
+    observed: Observed
+    late_ms: float
+    """Mean delay of the client itself."""
+    turns: int
+    """Turns decided again from the journal."""
+    difference: str = ""
+    """The first decision that was not the recorded one; empty: none."""
+
+
+class MetricRow(msgspec.Struct, frozen=True):
+    """One metric of one cell.  ``error`` is (predicted − real) / real; ``spread`` how far this cell's real runs are
+    apart, by their mean; ``met`` None where there is no target."""
+
+    metric: str
+    real: float
+    predicted: float
+    error: float
+    spread: float | None
+    met: bool | None
+
+
+class CellReport(msgspec.Struct, frozen=True):
+    """One policy at one load.  ``between_runs`` is what two real runs agree on, ``agreement`` what the first of them
+    and the prediction do."""
+
+    policy: str
+    load: float
+    metrics: list[MetricRow]
+    agreement: Agreement
+    between_runs: Agreement | None
+    extrapolated_share: float | None
+    valid: bool
+    late_ms: float
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """One metric at one load over all policies: the floor (root mean square of the spreads), mean and largest |error|,
+    and how many cells met the target."""
+
+    load: float
+    metric: str
+    floor: float | None
+    mean_error: float
+    bias: float
+    worst_error: float
+    worst_policy: str
+    met: int | None
+    cells: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """All of it."""
+
+    study: Study
+    capacity_per_s: float
+    calibration: Calibration
+    model: str
+    where: str
+    cells: list[CellReport]
+    loads: list[LoadReport]
+    ordering: Ordering
+    live_runs: int
+    turns: int
+    different: list[str]
+    """Journals that were not decided again as recorded."""
+
+
+def report_of(
+    study: Study,
+    capacity_per_s: float,
+    calibration: Calibration,
+    model: tuple[str, str],
+    live: Mapping[House, Sequence[LiveResult]],
+    predicted: Mapping[House, tuple[Observed, float | None]],
+) -> Report:
+    """``live`` runs and ``predicted`` ones (with the share of their steps extrapolated), by policy and load."""
+    real = {house: [each.observed.metrics for each in runs] for house, runs in live.items()}
+    floors = {
+        (load, metric): _floor([runs for (_, at), runs in real.items() if at == load], metric)
+        for load in sorted({load for _, load in real})
+        for metric in METRICS
+    }
+    cells = [_cell(house, runs, predicted[house], floors) for house, runs in live.items()]
+    results = [each for runs in live.values() for each in runs]
+    return Report(
+        study,
+        capacity_per_s,
+        calibration,
+        *model,
+        cells,
+        [_load(load, metric, floor, cells) for (load, metric), floor in floors.items()],
+        ordering(real, {house: observed.metrics for house, (observed, _) in predicted.items()}),
+        len(results),
+        sum(each.turns for each in results),
+        [each.difference for each in results if each.difference],
+    )
+
+
+def _floor(cells: Sequence[Sequence[Mapping[str, float]]], metric: str) -> float | None:
+    """How far two runs of one thing are apart at a load: the root mean square over its policies, by their means."""
+    spreads = [spread for runs in cells if (spread := _spread(runs, metric)) is not None]
+    return math.sqrt(sum(each * each for each in spreads) / len(spreads)) if spreads else None
+
+
+def _spread(runs: Sequence[Mapping[str, float]], metric: str) -> float | None:
+    middle = mean(runs, metric)
+    return apart(runs, metric) / middle if len(runs) > 1 and middle else None
+
+
+def _cell(
+    house: House,
+    runs: Sequence[LiveResult],
+    predicted: tuple[Observed, float | None],
+    floors: Mapping[tuple[float, str], float | None],
+) -> CellReport:
+    observed, extrapolated = predicted
+    real = [each.observed.metrics for each in runs]
+    rows = []
+    for metric in METRICS:
+        value, told = mean(real, metric), observed.metrics[metric]
+        error = (told - value) / value if value else 0.0
+        rows.append(
+            MetricRow(metric, value, told, error, _spread(real, metric), _met(metric, error, floors[house[1], metric]))
+        )
+    late_ms = max(each.late_ms for each in runs)
+    return CellReport(
+        *house,
+        rows,
+        agreement(runs[0].observed, observed),
+        agreement(runs[0].observed, runs[1].observed) if len(runs) > 1 else None,
+        extrapolated,
+        late_ms <= LATE * mean(real, "ttft_mean_ms"),
+        late_ms,
+    )
+
+
+def _met(metric: str, error: float, floor: float | None) -> bool | None:
+    if metric not in TARGETS:
+        return None
+    allowed, floors = TARGETS[metric]
+    return abs(error) <= max(allowed, floors * (floor or 0.0))
+
+
+def _load(load: float, metric: str, floor: float | None, cells: Sequence[CellReport]) -> LoadReport:
+    rows = [(cell.policy, row) for cell in cells if cell.load == load for row in cell.metrics if row.metric == metric]
+    errors = [abs(row.error) for _, row in rows]
+    worst = max(rows, key=lambda each: abs(each[1].error))
+    return LoadReport(
+        load,
+        metric,
+        floor,
+        sum(errors) / len(errors),
+        sum(row.error for _, row in rows) / len(rows),
+        max(errors),
+        worst[0],
+        sum(row.met is True for _, row in rows) if metric in TARGETS else None,
+        len(rows),
+    )

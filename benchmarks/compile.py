@@ -28,7 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 MODULES = [
     *("core/request.py", "core/group.py", "core/speeds.py", "core/state.py", "core/view.py", "core/backlog.py"),
     *("core/forking.py", "core/intake.py", "core/plan_check.py", "core/applying.py", "core/runs.py"),
-    *("core/scheduler.py", "core/journal_encoder.py", "memory/quarantine.py", "policies/peak.py"),
+    *("core/scheduler.py", "core/journal_encoder.py", "policies/peak.py"),
+    *("memory/duties.py", "memory/holders.py", "memory/host.py", "memory/pool.py", "memory/quarantine.py"),
+    *("memory/tables.py",),
     *("policies/line.py", "policies/aging.py", "policies/shares.py", "policies/victims.py", "policies/toolkit.py"),
     *("policies/running.py", "policies/leading.py", "policies/levels.py", "policies/tenant_line.py"),
     *("sim/mirror.py", "sim/loop.py", "sim/metrics.py"),

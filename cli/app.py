@@ -27,6 +27,7 @@ from stepwell.core.errors import CapacityError, InvariantError, PolicyError, Ste
 COMMANDS = {
     "serve": "serve a model over HTTP and WebSockets",
     "sim": "simulate a workload under one policy or several, and compare",
+    "compare": "compare policies over loads and seeds, with intervals, and find the rate that holds the objectives",
     "demo": "simulate the built-in workload under every policy, with a table and a picture",
     "replay": "decide a recorded run again and name what differs, or execute its plans on a model",
     "calibrate": "fit the cost model to what steps of live journals took",
@@ -37,6 +38,7 @@ COMMANDS = {
     "explain": "tell one request's story from a journal",
     "config": "check or show a configuration",
     "policies": "list policies and other plugins, or describe one",
+    "cost": "show what a cost model predicts, the devices and models that it knows, and how far off it is",
     "bench": "measure the scheduler, the simulator or a serving engine on this machine",
 }
 
@@ -45,6 +47,7 @@ examples:
   stepwell demo                                     what it is about, in a minute
   stepwell sim --policy fcfs --policy swap          two policies on the same requests
   stepwell sim --trace azure.csv --journal run.jsonl
+  stepwell compare --policy fcfs --policy swap --load 0.9 --seeds 5
   stepwell explain run.jsonl --request 117          why did this one take so long?
   stepwell COMMAND --help                           more about a command
 """

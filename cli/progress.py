@@ -49,3 +49,29 @@ class Bar:
     ) -> None:
         if self._shown is not None:
             self._shown[0].stop()
+
+
+class Bars:
+    """One bar after another, for work in parts: call it with the part, how much of it is done, and the whole of it."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+        self._what = ""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if self._bar is None or what != self._what:
+            self._close()
+            self._bar, self._what = Bar(what, total), what
+        self._bar(done)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()

@@ -131,21 +131,34 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Which requests a simulation serves."""
 
-    kind: Literal["builtin", "common", "generate", "trace"] = "builtin"
-    """``common`` is the workload on which simulators are compared; ``generate`` follows ``settings``."""
+    kind: Literal["builtin", "common", "generate", "users", "sessions", "retrieval", "agents", "trace"] = "builtin"
+    """``common`` is the workload on which simulators are compared; those from ``generate`` on follow ``settings``."""
     trace: str = ""
     """A file; one that a configuration file names is looked for beside that file."""
     format: Name = "auto"
     limit: Count = 0
-    """Requests taken, at most; 0: all."""
+    """Requests taken, at most, of those in the window and the share; 0: all."""
+    start_s: Amount = 0.0
+    end_s: Amount = 0.0
+    """Only what arrives from ``start_s`` on and before ``end_s``, counted from the first arrival; 0: to the end."""
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Part of the requests that is kept, drawn at random."""
+    share_by: Literal["request", "program"] = "request"
+    """``program``: all requests of one are kept or left out together."""
+    share_seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    max_prompt: Count = 0
+    max_output: Count = 0
+    """Tokens of a prompt and of an answer, at most; 0: as they come."""
+    over: Literal["cut", "drop"] = "cut"
+    """What becomes of longer ones: cut to the limit, or left out."""
     rate: Amount = 0.0
-    """Requests a second to which arrivals are scaled; 0: as they come."""
+    """Requests a second to which arrivals are scaled, after all of that; 0: as they come."""
     debucket: bool = False
     """Spread arrivals that a trace rounded to common instants."""
     skip_bad: bool = False
     """Leave out rows that cannot be read instead of refusing the trace."""
     settings: Options = {}
-    """Of the generator; its own struct says what it takes."""
+    """Of the generator, or of the trace's format; its own struct says what it takes."""
 
 
 class JournalConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -82,7 +82,6 @@ class Scheduler:
         self.blocked: Obstacle | None = None
         self.expiries: list[tuple[int, RequestId]] = []
         self._handlers: dict[type, Callable[..., None]] = {
-            StepDone: self._step_done,
             RunDone: self.repeats.take,
             StepFailed: self._step_failed,
             Cancel: self._cancel,
@@ -90,7 +89,6 @@ class Scheduler:
             Timer: self._timer,
             Pin: self._pin,
             UsePolicy: self._use_policy,
-            Submitted: self._submitted,
         }
 
     def handle(self, now_ns: int, events: Sequence[Event]) -> list[Instruction]:
@@ -106,7 +104,12 @@ class Scheduler:
         out: list[Instruction] = []
         state.out = out
         for event in events:
-            self._handlers[type(event)](event)
+            if type(event) is StepDone:
+                self._step_done(event)
+            elif type(event) is Submitted:
+                self._submitted(event)
+            else:
+                self._handlers[type(event)](event)
         if self.expiries and self.expiries[0][0] <= now_ns:
             self._expire()
         depth = state.limits.depth

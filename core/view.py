@@ -125,7 +125,7 @@ class View:
 
     def cached_tokens(self, request: RequestView) -> int:
         waiting = self._waiting.get(request.id)
-        if waiting is None:
+        if waiting is None or not (waiting.parent or waiting.keys):
             return 0
         return shared_tokens(waiting, self._requests) or self._allocator.cached_tokens(
             waiting.prefix_keys(self._allocator.key_tokens)
@@ -137,7 +137,7 @@ class View:
         One that comes back from the host brings its pages along.
         """
         request = self._waiting.get(id)
-        if request is None:
+        if request is None or not (request.parent or request.keys):
             return 0, ()
         shared = shared_tokens(request, self._requests)
         if shared:

@@ -15,9 +15,9 @@ from stepwell.core.protocols import CopyPlan, KVUsage, NotNow, Reservation
 from stepwell.core.types import Fit, Page, RequestId, StepId
 from stepwell.memory import audit, duties, snapshot
 from stepwell.memory.extents import Extent, Extents
-from stepwell.memory.host import HostState, HostTier
+from stepwell.memory.host import HostTier
 from stepwell.memory.quarantine import Quarantine
-from stepwell.memory.snapshot import Shape
+from stepwell.memory.snapshot import HostState, Shape
 
 
 class ContiguousState(msgspec.Struct, forbid_unknown_fields=True):

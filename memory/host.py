@@ -6,22 +6,12 @@ PagedAttention", SOSP 2023, section 4.5).  Host pages are not shared: a request 
 
 from __future__ import annotations
 
-import msgspec
-
 from stepwell.core.errors import InvariantError
 from stepwell.core.protocols import NotNow
 from stepwell.core.types import Page, RequestId, StepId
 from stepwell.memory import audit
 from stepwell.memory.quarantine import Quarantine
-from stepwell.memory.snapshot import Pages, StepRow
-
-
-class HostState(msgspec.Struct, forbid_unknown_fields=True):
-    """``stored`` rows are (request, step that writes the pages, pages)."""
-
-    free: Pages
-    returning: list[StepRow]
-    stored: list[tuple[RequestId, StepId, Pages]]
+from stepwell.memory.snapshot import HostState
 
 
 class HostTier:

@@ -14,9 +14,9 @@ import msgspec
 from stepwell.core.protocols import CopyPlan, KVUsage, NotNow, Reservation
 from stepwell.core.types import Fit, Page, RequestId, StepId
 from stepwell.memory import audit, duties, snapshot
-from stepwell.memory.pool import BlankPages, BlankState
-from stepwell.memory.snapshot import Shape
-from stepwell.memory.tables import PageTables, TablesState
+from stepwell.memory.pool import BlankPages
+from stepwell.memory.snapshot import BlankState, Shape, TablesState
+from stepwell.memory.tables import PageTables
 
 
 class PagedState(msgspec.Struct, forbid_unknown_fields=True):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import msgspec
-
 from stepwell.core.types import Page, StepId
 from stepwell.memory import audit
 from stepwell.memory.audit import Place
 from stepwell.memory.quarantine import Quarantine
-from stepwell.memory.snapshot import Pages, StepRow
+from stepwell.memory.snapshot import BlankState
 
 
 class PagePool(Protocol):
@@ -35,14 +33,6 @@ class PagePool(Protocol):
         ...
 
     def step_done(self, step: StepId) -> None: ...
-
-
-class BlankState(msgspec.Struct, forbid_unknown_fields=True):
-    """A snapshot.  ``done`` is the last step done."""
-
-    done: StepId
-    free: Pages
-    returning: list[StepRow]
 
 
 class BlankPages:

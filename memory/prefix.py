@@ -20,8 +20,8 @@ from stepwell.memory.eviction import ORDERS, Eviction
 from stepwell.memory.prefix_index import Entry, IndexState, PrefixIndex
 from stepwell.memory.prefix_pool import PrefixPool, PrefixPoolState, check_findable
 from stepwell.memory.quotas import Quotas
-from stepwell.memory.snapshot import Shape
-from stepwell.memory.tables import PageTables, TablesState
+from stepwell.memory.snapshot import Shape, TablesState
+from stepwell.memory.tables import PageTables
 
 
 class PrefixState(msgspec.Struct, forbid_unknown_fields=True):

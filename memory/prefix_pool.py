@@ -13,9 +13,9 @@ from stepwell.core.errors import InvariantError
 from stepwell.core.types import Page, StepId
 from stepwell.memory.audit import Place
 from stepwell.memory.holders import Holders
-from stepwell.memory.pool import BlankPages, BlankState
+from stepwell.memory.pool import BlankPages
 from stepwell.memory.prefix_index import PrefixIndex
-from stepwell.memory.snapshot import Pages
+from stepwell.memory.snapshot import BlankState, Pages
 from stepwell.memory.tables import PageTables
 
 Where = TypeVar("Where")

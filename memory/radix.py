@@ -19,8 +19,8 @@ from stepwell.memory import audit, duties, snapshot
 from stepwell.memory.eviction import ORDERS, Eviction
 from stepwell.memory.prefix_pool import PrefixPool, PrefixPoolState
 from stepwell.memory.radix_tree import Node, RadixTree, TreeState, check_tables
-from stepwell.memory.snapshot import Shape
-from stepwell.memory.tables import PageTables, TablesState
+from stepwell.memory.snapshot import Shape, TablesState
+from stepwell.memory.tables import PageTables
 
 
 class RadixState(msgspec.Struct, forbid_unknown_fields=True):

@@ -33,6 +33,32 @@ class Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UserError(f"a host tier has 0 pages or more, not {self.host_pages}", field="host_pages")
 
 
+class BlankState(msgspec.Struct, forbid_unknown_fields=True):
+    """Of ``BlankPages``: ``done`` is the last step done."""
+
+    done: StepId
+    free: Pages
+    returning: list[StepRow]
+
+
+class HostState(msgspec.Struct, forbid_unknown_fields=True):
+    """Of ``HostTier``: ``stored`` rows are (request, step that writes the pages, pages)."""
+
+    free: Pages
+    returning: list[StepRow]
+    stored: list[tuple[RequestId, StepId, Pages]]
+
+
+class TablesState(msgspec.Struct, forbid_unknown_fields=True):
+    """Of ``PageTables``: pairs as there and in ``Holders``."""
+
+    tables: list[TableRow]
+    leading: list[tuple[RequestId, int]]
+    holders: list[tuple[Page, int]]
+    late: list[tuple[Page, StepId]]
+    host: HostState
+
+
 class State(Protocol):
     """A snapshot: a struct whose ``shape`` says of what."""
 

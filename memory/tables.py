@@ -6,9 +6,8 @@ a page holds those before it, so what is shared of a table are its first pages.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-
-import msgspec
 
 from stepwell.core.errors import InvariantError
 from stepwell.core.protocols import CopyPlan, NotNow, Reservation
@@ -16,19 +15,11 @@ from stepwell.core.types import Page, RequestId, StepId
 from stepwell.memory import audit, duties
 from stepwell.memory.audit import Place
 from stepwell.memory.holders import Holders
-from stepwell.memory.host import HostState, HostTier
+from stepwell.memory.host import HostTier
 from stepwell.memory.pool import PagePool
-from stepwell.memory.snapshot import TableRow
+from stepwell.memory.snapshot import TablesState
 
-
-class TablesState(msgspec.Struct, forbid_unknown_fields=True):
-    """A snapshot: pairs as in ``PageTables`` and ``Holders``."""
-
-    tables: list[TableRow]
-    leading: list[tuple[RequestId, int]]
-    holders: list[tuple[Page, int]]
-    late: list[tuple[Page, StepId]]
-    host: HostState
+_EXHAUST = deque[None](maxlen=0).extend
 
 
 class PageTables:
@@ -95,8 +86,7 @@ class PageTables:
             raise InvariantError(f"request {error.args[0]} has no page table to grow") from None
         pages = self._pool.take(len(requests))
         pages.reverse()
-        for table, page in zip(tables, pages, strict=True):
-            table.append(page)
+        _EXHAUST(map(list.append, tables, pages))  # a loop that makes no object of any number
         return pages
 
     def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:

@@ -122,9 +122,9 @@ def pack(
     line.start(view.now_ns)
     decoding = len(view.decoding) if decode else 0
     budget = min(view.token_budget - decoding, prefill)
-    shares = Shares(view, chunk)
     loose = _in_order(view, rank) if view.loose else ()
-    slices, need, left = _slices(view, loose, budget, shares) if loose else ([], 0, budget)
+    shares = Shares(view, chunk) if loose else None
+    slices, need, left = _slices(view, loose, budget, shares) if shares else ([], 0, budget)
     if decode:
         need += view.growth()
     if need > view.free_pages:
@@ -138,6 +138,7 @@ def pack(
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
     if seats is None:
         seats = view.running_limit - view.running
+    shares = shares or Shares(view, chunk)
     filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares, reserve, worst)
     if slices:
         slices = filler.share(slices, loose, head) if yields else filler.spend(slices)

@@ -90,7 +90,11 @@ class Simulator:
         arrive = self._arrive if self._closed is None else self._arrive_closed
         turns = 0
         while True:
-            now_ns = min(self._done_ns, self._arrival_ns, self._rare_ns)
+            now_ns = self._done_ns
+            if self._arrival_ns < now_ns:
+                now_ns = self._arrival_ns
+            if self._rare_ns < now_ns:
+                now_ns = self._rare_ns
             if now_ns == FOREVER:
                 break
             events: list[Event] = []

@@ -11,48 +11,15 @@ class, not one a request.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
-
-import msgspec
 
 from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
 from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Run
 from stepwell.core.types import RequestId
-
-
-class RequestRecord(msgspec.Struct, gc=False):
-    """One request's life.  Times in ns, 0 where it did not happen; ``reason`` is empty while it runs."""
-
-    id: RequestId
-    arrival_ns: int
-    prompt_tokens: int
-    klass: str
-    tenant: str
-    admitted_ns: int = 0
-    first_token_ns: int = 0
-    last_token_ns: int = 0
-    finished_ns: int = 0
-    tokens: int = 0
-    preemptions: int = 0
-    reason: str = ""
-    priority: int = 0
-    program: str = ""
-
-
-class TokenGaps(msgspec.Struct):
-    """Inter-token gaps of one class: ``gaps_ns[i]`` occurred ``counts[i]`` times; ``members`` decode together now."""
-
-    gaps_ns: list[int] = []
-    counts: list[int] = []
-    members: int = 0
-
-    def add(self, gap_ns: int) -> None:
-        """One more gap of a single request."""
-        self.gaps_ns.append(gap_ns)
-        self.counts.append(1)
-
+from stepwell.sim.records import Records
+from stepwell.sim.records import RequestRecord as RequestRecord
+from stepwell.sim.records import TokenGaps as TokenGaps
 
 _REPEAT = Launch(0, True)
 """What is known of a launch that only repeated: the decode group ran."""
@@ -62,7 +29,9 @@ class RunMetrics:
     """Feed it every turn through ``observe``; read the public attributes at any time."""
 
     def __init__(self) -> None:
-        self.requests: dict[RequestId, RequestRecord] = {}
+        self._records = Records()
+        self._live = self._records.live
+        self.requests: Mapping[RequestId, RequestRecord] = self._records
         self.gaps: dict[str, TokenGaps] = {}
         self.steps = 0
         self.failed_steps = 0
@@ -89,16 +58,6 @@ class RunMetrics:
         """When a request outside the group sampled last."""
         self._marks: dict[RequestId, int] = {}
         """Positions that a recomputed request had computed before."""
-        self._take: dict[type, Callable[[int, Any], None]] = {
-            StepDone: self._step_done,
-            StepFailed: self._step_failed,
-            Submitted: self._submitted,
-            Launch: self._launch,
-            Admitted: self._admitted,
-            Preempted: self._preempted,
-            Finished: self._finished,
-            Rejected: self._rejected,
-        }
 
     @property
     def kv_page_ns(self) -> int:
@@ -108,18 +67,30 @@ class RunMetrics:
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
         self.end_ns = now_ns
-        take = self._take
         for event in events:
-            if type(event) is RunDone:
+            if type(event) is StepDone:
+                self.busy_ns += event.elapsed_ns
+                self._tokens(now_ns)
+            elif type(event) is Submitted:
+                self._submitted(now_ns, event)
+            elif type(event) is RunDone:
                 answer = instructions[0]
                 assert type(answer) is Run
                 self._run(event, answer)
                 return
-            if type(event) in take:
-                take[type(event)](now_ns, event)
+            elif type(event) is StepFailed:
+                self._step_failed()
         for instruction in instructions:
-            if type(instruction) in take:
-                take[type(instruction)](now_ns, instruction)
+            if type(instruction) is Launch:
+                self._launch(now_ns, instruction)
+            elif type(instruction) is Finished:
+                self._finished(now_ns, instruction)
+            elif type(instruction) is Admitted:
+                self._admitted(now_ns, instruction)
+            elif type(instruction) is Preempted:
+                self._preempted(now_ns, instruction)
+            elif type(instruction) is Rejected:
+                self._rejected(now_ns, instruction)
 
     # ------------------------------------------------------------------------------------------- steps
 
@@ -139,10 +110,6 @@ class RunMetrics:
             pages += sum([len(table) for _, table in launch.tables])
         if pages:
             self._use(now_ns, pages)
-
-    def _step_done(self, now_ns: int, done: StepDone) -> None:
-        self.busy_ns += done.elapsed_ns
-        self._tokens(now_ns)
 
     def _tokens(self, now_ns: int) -> None:
         """The tokens of the step launched first among those in flight exist now."""
@@ -171,14 +138,14 @@ class RunMetrics:
         last_ns = self._last_ns.pop(id, None)
         if last_ns is not None:
             self.computed_tokens += 1
-            gaps = self._members[id] = self.gaps[self.requests[id].klass]
+            gaps = self._members[id] = self.gaps[self._live[id].klass]
             gaps.members += 1
             gaps.add(now_ns - last_ns)
 
     def _sampled(self, id: RequestId, now_ns: int) -> None:
-        record = self.requests[id]
-        if record.reason:
-            return
+        record = self._live.get(id)
+        if record is None:
+            return  # it ended meanwhile
         if record.first_token_ns:
             self.gaps[record.klass].add(now_ns - self._last_ns[id])
         else:
@@ -194,8 +161,8 @@ class RunMetrics:
             for gaps in self.gaps.values():
                 if gaps.members:
                     self.computed_tokens += gaps.members * len(between)
-                    gaps.gaps_ns += between
-                    gaps.counts += [gaps.members] * len(between)
+                    gaps.gaps_ns.extend(between)
+                    gaps.counts.extend([gaps.members] * len(between))
         last_ns = times[-1]
         self.busy_ns += last_ns - self._launch_ns
         self._group_ns = self._launch_ns = last_ns
@@ -206,7 +173,7 @@ class RunMetrics:
             self._pages += len(offsets)
             self._page_ns -= sum([times[offset] for offset in offsets])
 
-    def _step_failed(self, now_ns: int, failed: StepFailed) -> None:
+    def _step_failed(self) -> None:
         self.failed_steps += len(self._inflight)
         self._inflight.clear()
         for id, gaps in self._members.items():
@@ -217,20 +184,15 @@ class RunMetrics:
     # ------------------------------------------------------------------------------------------- requests
 
     def _submitted(self, now_ns: int, event: Submitted) -> None:
-        self.requests[event.request] = RequestRecord(
-            event.request,
-            now_ns,
-            event.prompt_tokens,
-            event.klass,
-            event.tenant,
-            priority=event.priority,
-            program=event.program,
-        )
-        if event.klass not in self.gaps:
-            self.gaps[event.klass] = TokenGaps()
+        klass = event.klass
+        record = RequestRecord(event.request, now_ns, event.prompt_tokens, klass, event.tenant)
+        record.priority, record.program = event.priority, event.program
+        self._records.begin(record)
+        if klass not in self.gaps:
+            self.gaps[klass] = TokenGaps()
 
     def _admitted(self, now_ns: int, admitted: Admitted) -> None:
-        record = self.requests[admitted.request]
+        record = self._live[admitted.request]
         if not record.admitted_ns:
             record.admitted_ns = now_ns
             self.cached_tokens += admitted.cached
@@ -238,7 +200,7 @@ class RunMetrics:
             self._use(now_ns, -admitted.shared)
 
     def _preempted(self, now_ns: int, preempted: Preempted) -> None:
-        self.requests[preempted.request].preemptions += 1
+        self._live[preempted.request].preemptions += 1
         self._use(now_ns, -preempted.pages)
         if preempted.mode == "swap":
             self.swaps += 1
@@ -255,7 +217,7 @@ class RunMetrics:
 
     def _finished(self, now_ns: int, finished: Finished) -> None:
         id = finished.request
-        record = self.requests[id]
+        record = self._live[id]
         record.finished_ns = now_ns
         record.reason = finished.reason
         record.tokens = finished.tokens
@@ -265,6 +227,7 @@ class RunMetrics:
             record.last_token_ns = self._group_ns
         else:
             record.last_token_ns = self._last_ns.pop(id, 0)
+        self._records.end(record)
         if finished.reason == "rejected":
             self._refuse("policy")
         if self._marks:
@@ -273,9 +236,10 @@ class RunMetrics:
             self._use(now_ns, -finished.pages)
 
     def _rejected(self, now_ns: int, rejected: Rejected) -> None:
-        record = self.requests[rejected.request]
+        record = self._live[rejected.request]
         record.finished_ns = now_ns
         record.reason = "rejected"
+        self._records.end(record)
         self._refuse(rejected.code)
 
     def _refuse(self, code: str) -> None:

@@ -1,9 +1,10 @@
 """One simulation from configuration to result; for notebooks, sweeps and the command line alike.
 
-    from stepwell.sim.run import simulate
-    result = simulate("scenario.toml", overrides=["scheduler.policy=swap"])
+    import stepwell
+    result = stepwell.simulate("scenario.toml", overrides=["scheduler.policy=swap"])
     print(result.summary.all.ttft_ms.p99, result.summary.all.slo_attainment)
     slow = [each for each in result.metrics.requests.values() if each.preemptions > 2]
+    result.frame()                          # a polars data frame, one row a request
 
 The scenario may also be a ``Config`` made in Python, or nothing at all (every default).  ``workload`` replaces the one
 that the configuration names.
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,12 +30,14 @@ from stepwell.core.registry import complete, make_cost_model
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import ShadowReport
 from stepwell.core.snapshot import capture
+from stepwell.core.types import NS_PER_MS
 from stepwell.sim.cost.room import check_pool
 from stepwell.sim.foresight import asks, known_lengths, reveal
+from stepwell.sim.frames import data_frame
 from stepwell.sim.loop import Observer, Simulator
-from stepwell.sim.metrics import RunMetrics
+from stepwell.sim.metrics import RequestRecord, RunMetrics
 from stepwell.sim.scenario import check_classes, fit_keys, load_workload, read_scenario
-from stepwell.sim.summary import Summary, summarise
+from stepwell.sim.summary import COMPLETED, Summary, summarise, tpot_ns
 from stepwell.sim.workload.request import Workload
 
 _MIB = 1 << 20
@@ -57,6 +61,21 @@ class Result:
     cpu_s: float = 0.0
     lost_turns: int = 0
     shadow: ShadowReport | None = None
+
+    def frame(self) -> Any:
+        """A polars data frame with one row a request: ``RequestRecord`` and its latencies in ms, None where there is
+        none.  Needs the extra ``research``.
+        """
+        records = list(self.metrics.requests.values())
+        columns: dict[str, list[object]] = {
+            name: [getattr(each, name) for each in records] for name in RequestRecord.__struct_fields__
+        }
+        done = [each if each.reason in COMPLETED else None for each in records]
+        begun = [each if each.first_token_ns else None for each in records]
+        columns["ttft_ms"] = [(r.first_token_ns - r.arrival_ns) / NS_PER_MS if r is not None else None for r in begun]
+        columns["tpot_ms"] = [tpot_ns(r) / NS_PER_MS if r is not None and r.tokens >= 2 else None for r in done]
+        columns["e2e_ms"] = [(r.last_token_ns - r.arrival_ns) / NS_PER_MS if r is not None else None for r in done]
+        return data_frame(columns)
 
 
 def simulate(

@@ -5,10 +5,12 @@
 - ``builtin``: the built-in demonstration; ``settings`` replace values of it (``settings.count = 500``);
 - ``common``: the workload on which simulators are compared, likewise;
 - ``generate``: ``settings`` are a whole ``generate.Synthetic``;
+- ``users``, ``sessions``, ``retrieval``, ``agents``: a whole ``users.Users``, ``sessions.Sessions``, and so on;
 - ``trace``: the file ``trace``, by the rules of ``workload.trace``.
 
-Then, in this order: the first ``limit`` requests are kept, and arrivals are scaled to ``rate`` requests a second.  A
-setting that the kind does not use is refused rather than ignored.
+Then, in this order: those that arrive from ``start_s`` to ``end_s`` are kept, a ``share`` of them, the first ``limit``
+of these; longer ones than ``max_prompt`` and ``max_output`` are cut or dropped (``over``), and arrivals are scaled to
+``rate`` requests a second.  A setting that the kind does not use is refused rather than ignored.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ from stepwell.core.config import Config, WorkloadConfig
 from stepwell.core.config_load import Resolved, resolve
 from stepwell.core.errors import UserError
 from stepwell.core.schema import convert
-from stepwell.sim.workload.builtin import DEMO
-from stepwell.sim.workload.generate import Synthetic, common_options, generate
+from stepwell.sim.workload.kinds import KINDS
 from stepwell.sim.workload.request import TraceRequest, Workload
 from stepwell.sim.workload.trace import read_trace
-from stepwell.sim.workload.transform import answer_page_keys, limit, page_keys, scale_rate
+from stepwell.sim.workload.transform import answer_page_keys, clip, first, page_keys, sample, scale_rate, window
 
 _SETTINGS = "workload.settings"
 _MOST_KEY = 1 << 40
 """Larger ones would not fit 64 bits once they are told apart by page."""
 _TRACE_ONLY = ("format", "debucket", "skip_bad")
+_FIELDS = {"window": "end_s"}
 _WHERE_TRACES_ARE = (
-    "docs/simulating.md says where to get traces"
+    "docs/workloads.md says where to get traces"
     " (Azure: github.com/Azure/AzurePublicDataset; Mooncake: github.com/kvcache-ai/Mooncake)"
 )
 _PLUGINS = (("scheduler", "policy"), ("memory", "allocator"), ("cost", "model"))
@@ -75,25 +77,48 @@ def seed_overrides(seed: int, kind: str) -> list[str]:
 def load_workload(resolved: Resolved) -> Workload:
     """The requests that the configuration asks for; raises ``UserError`` if it asks for none that can be served."""
     asked = resolved.config.workload
-    if asked.kind == "trace":
-        if asked.settings:
-            raise UserError("are of generated workloads; a trace has none", field=_SETTINGS)
-        path = resolved.trace_path()
-        if not path.exists():
-            raise UserError(f"{path}: no such file. {_WHERE_TRACES_ARE}", field="workload.trace")
-        workload = read_trace(
-            path,
-            format=None if asked.format == "auto" else asked.format,
-            limit=asked.limit or None,
-            skip_bad=asked.skip_bad,
-            debucket=asked.debucket,
-        )
-    else:
-        workload = _generated(asked)
-    if asked.rate:
-        workload = _at_rate(workload, asked.rate)
+    workload = _trace(resolved) if asked.kind == "trace" else _generated(asked)
+    workload = shaped(workload, asked)
     check_classes(workload, resolved.config)
     return workload
+
+
+def shaped(workload: Workload, asked: WorkloadConfig) -> Workload:
+    """Cut, drawn from, clipped and scaled, as the configuration asks; see the module for the order."""
+    try:
+        if asked.start_s or asked.end_s:
+            workload = window(workload, start_s=asked.start_s, end_s=asked.end_s)
+        if asked.share < 1:
+            workload = sample(workload, asked.share, seed=asked.share_seed, by=asked.share_by)
+        if asked.limit and asked.limit < len(workload):
+            workload = first(workload, asked.limit)
+        if asked.max_prompt or asked.max_output:
+            most_prompt, most_output = asked.max_prompt or None, asked.max_output or None
+            workload = clip(workload, max_prompt=most_prompt, max_output=most_output, over=asked.over)
+    except UserError as error:
+        raise UserError(error.message, field=f"workload.{_FIELDS.get(error.field or '', error.field)}") from None
+    return _at_rate(workload, asked.rate) if asked.rate else workload
+
+
+def _trace(resolved: Resolved) -> Workload:
+    asked = resolved.config.workload
+    path = resolved.trace_path()
+    if not path.exists():
+        raise UserError(f"{path}: no such file. {_WHERE_TRACES_ARE}", field="workload.trace")
+    earliest = asked.limit and not (asked.start_s or asked.end_s or asked.share < 1)
+    try:
+        return read_trace(
+            path,
+            format=None if asked.format == "auto" else asked.format,
+            limit=asked.limit if earliest else None,
+            skip_bad=asked.skip_bad,
+            debucket=asked.debucket,
+            settings=asked.settings,
+        )
+    except UserError as error:
+        if (error.field or "").startswith("settings"):
+            raise UserError(error.message, field=f"workload.{error.field}") from None
+        raise
 
 
 def check_classes(workload: Workload, config: Config) -> None:
@@ -167,14 +192,19 @@ def _generated(asked: WorkloadConfig) -> Workload:
     for key in _TRACE_ONLY:
         if getattr(asked, key) != getattr(WorkloadConfig(), key):
             raise UserError(f"is for traces; workload.kind is {asked.kind!r}", field=f"workload.{key}")
-    under = {"builtin": DEMO, "common": common_options()}.get(asked.kind)
-    tree = _merged(msgspec.to_builtins(under) if under is not None else {}, asked.settings)
-    options = convert(tree, Synthetic, field=_SETTINGS)
+    kind = KINDS[asked.kind]
+    if asked.rate and not kind.paced:
+        raise UserError(
+            "cannot be set: users send when they have been answered; change settings.users, or how long they think",
+            field="workload.rate",
+        )
+    tree = _merged(msgspec.to_builtins(kind.under) if kind.under is not None else {}, asked.settings)
+    options = convert(tree, kind.settings, field=_SETTINGS)
     try:
-        workload = generate(options)
+        workload = kind.make(options)
     except UserError as error:
         raise UserError(error.message, field=f"{_SETTINGS}.{error.field}") from None
-    return limit(workload, asked.limit) if asked.limit else workload
+    return workload
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

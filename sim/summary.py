@@ -22,12 +22,15 @@ Rules, which nothing else repeats:
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import mul
 
 import msgspec
 
 from stepwell.core.config import Config
-from stepwell.core.types import NS_PER_MS, NS_PER_S
+from stepwell.core.types import FOREVER, NS_PER_MS, NS_PER_S
 from stepwell.sim.extrapolation import ESTIMATED, Source, StepTimeSource
 from stepwell.sim.metrics import RequestRecord, RunMetrics, TokenGaps
 from stepwell.sim.stats import percentiles
@@ -105,22 +108,18 @@ def summarise(
     metrics: RunMetrics, config: Config, *, partial: bool = False, step_times: StepTimeSource = ESTIMATED
 ) -> Summary:
     """The summary of what ``metrics`` saw.  ``partial``: the record began when the device was already in use."""
-    records = list(metrics.requests.values())
-    unfinished = sum(not each.reason for each in records)
     start_ns, end_ns = run_time(metrics)
     span_ns = end_ns - start_ns
     steps_span_ns = max(span_ns, metrics.end_ns - start_ns)
     pages_ns = config.memory.pages * span_ns
-    ended: dict[str, int] = {}
-    for each in records:
-        if each.reason:
-            ended[each.reason] = ended.get(each.reason, 0) + 1
+    ended = Counter(each.reason for each in metrics.requests.values())
+    unfinished = ended.pop("", 0)
     judge = Judge(config, end_ns)
-    everybody = of_requests("all", records, list(metrics.gaps.values()), judge, span_ns)
+    everybody = of_requests("all", metrics.requests.values(), list(metrics.gaps.values()), judge, span_ns)
     return Summary(
         policy=config.scheduler.policy,
         duration_s=span_ns / NS_PER_S,
-        offered=len(records),
+        offered=everybody.offered,
         ended=dict(sorted(ended.items())),
         rejected=dict(sorted(metrics.refused.items())),
         unfinished=unfinished,
@@ -137,9 +136,11 @@ def summarise(
         device_busy=metrics.busy_ns / steps_span_ns if steps_span_ns else 0.0,
         all=everybody,
         classes=[
-            of_requests(
+            msgspec.structs.replace(everybody, name=klass.name)
+            if len(metrics.gaps) == 1
+            else of_requests(
                 klass.name,
-                [each for each in records if each.klass == klass.name],
+                (each for each in metrics.requests.values() if each.klass == klass.name),
                 [metrics.gaps[klass.name]],
                 judge,
                 span_ns,
@@ -155,11 +156,12 @@ def summarise(
 
 def run_time(metrics: RunMetrics) -> tuple[int, int]:
     """When the run began and ended, in nanoseconds."""
-    records = metrics.requests.values()
-    start_ns = min((each.arrival_ns for each in records), default=0)
-    if any(not each.reason for each in records):
-        return start_ns, metrics.end_ns
-    return start_ns, max((each.finished_ns for each in records), default=0)
+    start_ns, end_ns, all_ended = FOREVER, 0, True
+    for each in metrics.requests.values():
+        start_ns = min(start_ns, each.arrival_ns)
+        end_ns = max(end_ns, each.finished_ns)
+        all_ended = all_ended and bool(each.reason)
+    return 0 if start_ns == FOREVER else start_ns, end_ns if all_ended else metrics.end_ns
 
 
 class Judge:
@@ -188,29 +190,47 @@ class Judge:
 
 
 def of_requests(
-    name: str, records: Sequence[RequestRecord], gaps: Sequence[TokenGaps], judge: Judge, span_ns: int
+    name: str, records: Iterable[RequestRecord], gaps: Sequence[TokenGaps], judge: Judge, span_ns: int
 ) -> ClassSummary:
-    """Of some requests and the gaps between their tokens; rates count over ``span_ns``."""
-    completed = [each for each in records if each.reason in COMPLETED]
-    verdicts = [judge.met(each) for each in records]
-    asked = [verdict for each, verdict in zip(records, verdicts, strict=True) if judge.asks(each.klass)]
-    counted = asked or verdicts
-    judged, met = sum(each is not None for each in counted), sum(each is True for each in counted)
+    """Of some requests and the gaps between their tokens; rates count over ``span_ns``.
+
+    The records are looked at once and not kept: there may be a million.
+    """
+    offered = tokens = preemptions = good = asked = asked_known = asked_good = known = 0
+    ttft_ns, e2e_ns, tpots_ns = array("q"), array("q"), array("d")
+    for each in records:
+        offered += 1
+        tokens += each.tokens
+        preemptions += each.preemptions
+        met = judge.met(each)
+        good += met is True
+        known += met is not None
+        if judge.asks(each.klass):
+            asked += 1
+            asked_good += met is True
+            asked_known += met is not None
+        if each.first_token_ns:
+            ttft_ns.append(each.first_token_ns - each.arrival_ns)
+        if each.reason in COMPLETED:
+            e2e_ns.append(each.last_token_ns - each.arrival_ns)
+            if each.tokens >= 2:
+                tpots_ns.append(tpot_ns(each))
+    judged, met_slo = (asked_known, asked_good) if asked else (known, good)
     return ClassSummary(
         name=name,
-        offered=len(records),
-        completed=len(completed),
+        offered=offered,
+        completed=len(e2e_ns),
         judged=judged,
-        met_slo=met,
-        slo_attainment=met / judged if judged else None,
-        goodput_per_s=_per_s(sum(each is True for each in verdicts), span_ns),
-        output_tokens=sum(each.tokens for each in records),
-        preemptions=sum(each.preemptions for each in records),
+        met_slo=met_slo,
+        slo_attainment=met_slo / judged if judged else None,
+        goodput_per_s=_per_s(good, span_ns),
+        output_tokens=tokens,
+        preemptions=preemptions,
         has_objectives=bool(asked),
-        ttft_ms=spread(each.first_token_ns - each.arrival_ns for each in records if each.first_token_ns),
+        ttft_ms=spread(ttft_ns),
         itl_ms=_gap_spread(gaps),
-        tpot_ms=spread(tpot_ns(each) for each in completed if each.tokens >= 2),
-        e2e_ms=spread(each.last_token_ns - each.arrival_ns for each in completed),
+        tpot_ms=spread(tpots_ns),
+        e2e_ms=spread(e2e_ns),
     )
 
 
@@ -221,19 +241,21 @@ def tpot_ns(record: RequestRecord) -> float:
 
 def spread(values_ns: Iterable[float]) -> Spread:
     """Mean and percentiles of times in nanoseconds, each value counting once."""
-    values = list(values_ns)
-    if not values:
+    values = values_ns if isinstance(values_ns, array) else list(values_ns)
+    if not len(values):
         return Spread(0)
     return Spread(len(values), sum(values) / len(values) / NS_PER_MS, *_ms(percentiles(values, QUANTILES)))
 
 
 def _gap_spread(gaps: Sequence[TokenGaps]) -> Spread:
-    values = [gap for each in gaps for gap in each.gaps_ns]
-    counts = [count for each in gaps for count in each.counts]
+    values, counts = array("q"), array("q")
+    for each in gaps:
+        values.extend(each.gaps_ns)
+        counts.extend(each.counts)
     total = sum(counts)
     if not total:
         return Spread(0)
-    mean_ns = sum(gap * count for gap, count in zip(values, counts, strict=True)) / total
+    mean_ns = sum(map(mul, values, counts)) / total
     return Spread(total, mean_ns / NS_PER_MS, *_ms(percentiles(values, QUANTILES, counts)))
 
 

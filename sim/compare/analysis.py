@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.sim.compare.measures import METRICS, values_of
-from stepwell.sim.compare.result import (
+from stepwell.sim.compare.records import (
     Axes,
     Cell,
     Difference,
@@ -192,4 +192,18 @@ def intervals_told(cells: Sequence[Cell], axes: Axes) -> str:
     return (
         f"one run each: intervals are 95 %, from {sections} sections of it with equally many requests; gaps between"
         " tokens and numbers of the device have none. Several seeds say more"
+    )
+
+
+def step_times_told(cells: Sequence[Cell]) -> str:
+    """A sentence on how far the step times of all runs are to be trusted."""
+    summaries = [each.summary for each in cells]
+    shares = [each.extrapolated_share for each in summaries if each.extrapolated_share is not None]
+    if not summaries or not shares:
+        return "step times are estimated: their cost model was fitted to no measurement"
+    errors = [each.step_error_p90 for each in summaries if each.step_error_p90 is not None]
+    within = f"; nine in ten of the others are within ±{100 * max(errors):.1f} %" if errors else ""
+    return (
+        f"step times are predicted: {100 * min(shares):.1f} to {100 * max(shares):.1f} % of a run's steps lie beyond"
+        f" what the cost model was fitted on{within}"
     )

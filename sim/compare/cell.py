@@ -11,7 +11,7 @@ from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.registry import make_cost_model
 from stepwell.core.types import FOREVER, NS_PER_MS
 from stepwell.sim.compare.measures import MEASURES
-from stepwell.sim.compare.result import (
+from stepwell.sim.compare.records import (
     CURVE_STEPS,
     SERIES_POINTS,
     Cell,
@@ -158,7 +158,9 @@ def alone_ns(cost: CostModel, prompt_tokens: int, output_tokens: int, token_budg
     total_ns = 0
     for start in range(0, prompt_tokens, token_budget):
         tokens = min(token_budget, prompt_tokens - start)
-        total_ns += cost.step_ns(BatchShape(prefill_tokens=tokens, prefill_requests=1, kv_tokens=start))
+        pairs = tokens * (2 * start + tokens + 1) // 2
+        shape = BatchShape(prefill_tokens=tokens, prefill_requests=1, kv_tokens=start, prefill_pairs=pairs)
+        total_ns += cost.step_ns(shape)
     if output_tokens < 2:
         return total_ns
     decode = BatchShape(decode_requests=1, kv_tokens=prompt_tokens)

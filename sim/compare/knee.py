@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from stepwell.sim.compare.result import SeedKnee
+from stepwell.sim.compare.records import SeedKnee
 
 UP, DOWN = 4.0, 1.0 / 64.0
 """Rates tried go from ``DOWN`` to ``UP`` times the saturated rate."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
-from stepwell.sim.compare.result import Cell, Metric, TenantNumbers
+from stepwell.sim.compare.records import Cell, Metric, TenantNumbers
 from stepwell.sim.compare.statistics import jain
 from stepwell.sim.summary import ClassSummary
 
@@ -79,6 +79,7 @@ MEASURES: tuple[Measure, ...] = (
     _run("rejected_share", "rejected", "share", -1, _rejected_share),
     _run("kv_utilisation", "KV use", "share", 0, lambda it: it.summary.kv_utilisation),
     _run("device_busy", "device busy", "share", 0, lambda it: it.summary.device_busy),
+    _run("extrapolated_share", "steps extrapolated", "share", -1, lambda it: it.summary.extrapolated_share),
     _run("tenant_fairness", "fairness between tenants", "ratio", 1, _fairness),
 )
 

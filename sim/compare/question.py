@@ -24,7 +24,7 @@ from stepwell.core.config import Config, Name, Options
 from stepwell.core.config_load import read_file
 from stepwell.core.errors import UserError
 from stepwell.core.schema import convert, unknown
-from stepwell.sim.compare.result import Contender, Point
+from stepwell.sim.compare.records import Contender, Point
 from stepwell.sim.scenario import rooted
 
 TABLE = "compare"

@@ -24,7 +24,7 @@ from stepwell.core.config import Config
 from stepwell.core.config_load import to_toml
 from stepwell.core.errors import UserError
 from stepwell.sim.compare import question as asking
-from stepwell.sim.compare.analysis import Samples, intervals_told, make_knee
+from stepwell.sim.compare.analysis import Samples, intervals_told, make_knee, step_times_told
 from stepwell.sim.compare.cache import Cache
 from stepwell.sim.compare.knee import SLO, round_rate
 from stepwell.sim.compare.measures import METRICS
@@ -179,7 +179,7 @@ class _Comparing:
             differences=samples.differences(),
             rankings=samples.rankings(),
             knees=knees,
-            notes=[*self._notes, intervals_told(cells, axes), *self._scenarios.notes],
+            notes=[*self._notes, intervals_told(cells, axes), step_times_told(cells), *self._scenarios.notes],
         )
 
     def _workloads(self) -> list[_Seeded]:

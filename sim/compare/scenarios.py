@@ -12,7 +12,7 @@ import msgspec
 from stepwell.core.config import Config
 from stepwell.core.config_load import Resolved, toml_value
 from stepwell.core.registry import complete
-from stepwell.sim.compare.result import Contender, Point, SeedWorkload
+from stepwell.sim.compare.records import Contender, Point, SeedWorkload
 from stepwell.sim.scenario import load_workload, read_scenario, seed_overrides
 
 

@@ -14,7 +14,7 @@ from stepwell.core.errors import StepwellError, UserError, describe
 from stepwell.core.types import NS_PER_S
 from stepwell.sim.compare.cell import make_cell
 from stepwell.sim.compare.knee import SLO, find_knee
-from stepwell.sim.compare.result import Cell, Point, SeedKnee
+from stepwell.sim.compare.records import Cell, Point, SeedKnee
 from stepwell.sim.run import simulate
 from stepwell.sim.scenario import load_workload
 from stepwell.sim.series import Series

@@ -68,11 +68,13 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one part of a step takes, and by what it is bound."""
+    """What one part of a step takes on each device, by what it is bound, and what it moves and computes there."""
 
     name: str
     fs: int
     bound: Bound
+    bytes: int = 0
+    operations: int = 0
 
 
 class Roofline:
@@ -92,15 +94,19 @@ class Roofline:
     def step_ns(self, shape: BatchShape) -> int:
         """Time of one step; at least the overhead of a step that does nothing."""
         it, ranks = self.coefficients, self._ranks
+        read = -(-shape.kv_tokens // ranks)
+        written = -(-(shape.prefill_tokens + shape.decode_requests) // ranks)
+        return (self._rest_fs(shape) + max((read + written) * it.kv_token, read * it.decode_token)) // FS_PER_NS
+
+    def _rest_fs(self, shape: BatchShape) -> int:
+        """All but reading and writing KV, and what decoding computes with it."""
+        it, ranks = self.coefficients, self._ranks
         tokens = shape.prefill_tokens + shape.decode_requests
         rows = shape.decode_requests + shape.prefill_requests
-        mine, read = -(-tokens // ranks), -(-shape.kv_tokens // ranks)
         fs = it.step + rows * it.request + shape.swap_pages * it.swap_page + shape.copied_pages * it.copy_page
-        fs += (
-            max((read + mine) * it.kv_token, read * it.decode_token)
-            + -(-shape.prefill_pairs // ranks) * it.prefill_pair
-        )
+        fs += -(-shape.prefill_pairs // ranks) * it.prefill_pair
         if tokens:
+            mine = -(-tokens // ranks)
             fs += it.layers + it.hops + mine * (it.activation + it.link_token) + max(it.linear, mine * it.linear_token)
             if it.experts:
                 touched = it.experts[tokens] if tokens < len(it.experts) else it.experts[-1]
@@ -108,54 +114,69 @@ class Roofline:
         if rows:
             own = -(-rows // ranks)
             fs += own * it.link_row + max(it.output, own * it.output_row)
-        return fs // FS_PER_NS
+        return fs
 
     def run_ns(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
         """Step by step: each rounds by itself.  In a run only what attention reads grows, by a constant."""
         if self._ranks > 1:
             return run_by_steps(self.step_ns, shape, start_ns, steps, until_ns)
         it, decoding = self.coefficients, shape.decode_requests
-        memory = (shape.kv_tokens + shape.prefill_tokens + decoding) * it.kv_token
-        compute = shape.kv_tokens * it.decode_token
-        rest = sum([part.fs for part in self.parts(shape)]) - max(memory, compute)
-        more_memory, more_compute = decoding * it.kv_token, decoding * it.decode_token
+        rest = self._rest_fs(shape)
+        moving = (shape.kv_tokens + shape.prefill_tokens + decoding) * it.kv_token
+        computing = shape.kv_tokens * it.decode_token
+        more_moving, more_computing = decoding * it.kv_token, decoding * it.decode_token
         now_ns = start_ns
         ends: list[int] = []
         append = ends.append
         for _ in range(steps):
-            now_ns += (rest + (memory if memory > compute else compute)) // FS_PER_NS
+            now_ns += (rest + (moving if moving > computing else computing)) // FS_PER_NS
             append(now_ns)
             if now_ns >= until_ns:
                 break
-            memory += more_memory
-            compute += more_compute
+            moving += more_moving
+            computing += more_computing
         return ends
 
     def parts(self, shape: BatchShape) -> list[Part]:
         """The same step taken apart; the parts' sum, rounded down, is ``step_ns``."""
-        it, ranks = self.coefficients, self._ranks
+        it, ranks, setup = self.coefficients, self._ranks, self.setup
         tokens = shape.prefill_tokens + shape.decode_requests
         rows = shape.decode_requests + shape.prefill_requests
         mine, read, own = -(-tokens // ranks), -(-shape.kv_tokens // ranks), -(-rows // ranks)
-        pairs = -(-shape.prefill_pairs // ranks) * it.prefill_pair
-        moved, computed = (read + mine) * it.kv_token, read * it.decode_token
-        touched = it.experts[min(tokens, len(it.experts) - 1)] if it.experts else 0
         some = 1 if tokens else 0
+        pairs = -(-shape.prefill_pairs // ranks) * it.prefill_pair
+        attention = self._part("attention", (read + mine) * it.kv_token, read * it.decode_token, setup.plain_operations)
+        computed = attention.operations + _times(pairs, setup.plain_operations)
+        bound: Bound = "compute" if attention.bound == "compute" or pairs > attention.fs else "memory"
+        touched = it.experts[min(tokens, len(it.experts) - 1)] if it.experts else 0
+        sent = mine * it.link_token + own * it.link_row
+        swapped, copied = shape.swap_pages * it.swap_page, shape.copied_pages * it.copy_page
         return [
-            _longer("linear", some * it.linear, mine * it.linear_token),
-            _longer("experts", touched, tokens * it.expert_token),
-            _longer("output", it.output if rows else 0, own * it.output_row),
-            Part("attention", max(moved, computed) + pairs, "memory" if moved >= computed + pairs else "compute"),
-            Part("activations", mine * it.activation, "memory"),
-            Part("links", some * it.hops + mine * it.link_token + own * it.link_row, "link"),
-            Part("swap", shape.swap_pages * it.swap_page, "host"),
-            Part("copies", shape.copied_pages * it.copy_page, "memory"),
+            self._part("linear", some * it.linear, mine * it.linear_token, setup.operations),
+            self._part("experts", touched, tokens * it.expert_token, setup.operations),
+            self._part("output", it.output if rows else 0, own * it.output_row, setup.plain_operations),
+            Part("attention", attention.fs + pairs, bound, attention.bytes, computed),
+            self._part("activations", mine * it.activation, 0, setup.operations),
+            Part("links", some * it.hops + sent, "link", _times(sent, setup.link)),
+            Part("swap", swapped, "host", _times(swapped, setup.host)),
+            self._part("copies", copied, 0, setup.operations),
             Part("overhead", it.step + some * it.layers + rows * it.request, "fixed"),
         ]
 
+    def _part(self, name: str, memory_fs: int, compute_fs: int, rate: Fraction) -> Part:
+        """The longer of two times."""
+        return Part(
+            name,
+            max(memory_fs, compute_fs),
+            "memory" if memory_fs >= compute_fs else "compute",
+            _times(memory_fs, self.setup.bandwidth),
+            _times(compute_fs, rate),
+        )
 
-def _longer(name: str, memory_fs: int, compute_fs: int) -> Part:
-    return Part(name, max(memory_fs, compute_fs), "memory" if memory_fs >= compute_fs else "compute")
+
+def _times(fs: int, rate: Fraction) -> int:
+    """What is done in that time."""
+    return int(fs * rate / _FS_PER_S)
 
 
 def _fs(amount: Fraction | int, rate: Fraction) -> int:

@@ -18,7 +18,9 @@ from stepwell.core.errors import UserError
 from stepwell.core.registry import complete, make_policy
 from stepwell.core.types import NS_PER_S
 from stepwell.sim.scenario import read_scenario
-from stepwell.sim.workload.generate import Arrivals, ClassMix, Lengths, Synthetic, generate
+from stepwell.sim.workload.generate import ClassMix, Synthetic, generate
+from stepwell.sim.workload.mixes import Lengths
+from stepwell.sim.workload.rates import Arrivals
 from stepwell.sim.workload.request import Workload
 from stepwell.sim.workload.transform import scale_rate
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from html import escape
 
@@ -135,8 +136,8 @@ def _again(found: Found) -> list[str]:
     cells = found.cells(found.baseline, found.focus)
     parts = ['<h2 id="again">Repeat it</h2>', f"<pre>{escape(words.command(found))}</pre>"]
     if cells:
-        sets = "".join(f" \\\n  --set {escape(each)}" for each in cells[0].overrides)
-        scenario = f" {escape(found.comparison.scenario)}" if found.comparison.scenario else ""
+        sets = "".join(f" \\\n  --set {escape(shlex.quote(each))}" for each in cells[0].overrides)
+        scenario = f" {escape(shlex.quote(found.comparison.scenario))}" if found.comparison.scenario else ""
         parts += [
             f"<p>One run of it ({escape(found.baseline)}, {escape(found.focus.label)}, seed {cells[0].seed}):</p>",
             f"<pre>stepwell sim{scenario}{sets}</pre>",

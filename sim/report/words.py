@@ -196,16 +196,38 @@ def trust(found: Found) -> list[str]:
 
 
 def command(found: Found) -> str:
-    """What repeats the whole comparison."""
-    it = found.comparison
-    axes = it.axes
+    """What repeats the whole comparison, as far as a command line can say it."""
+    it, axes = found.comparison, found.axes
     words = ["stepwell", "compare", *([it.scenario] if it.scenario else [])]
-    for policy in dict.fromkeys(each.policy for each in axes.contenders):
-        words += ["--policy", policy]
+    for flag, names in (
+        ("--policy", [each.policy for each in axes.contenders]),
+        ("--allocator", [each.allocator for each in axes.contenders]),
+    ):
+        words += [word for name in dict.fromkeys(names) for word in (flag, name)]
     for point in axes.points:
         if point.load is not None:
             words += ["--load", f"{point.load:g}"]
         elif point.rate_per_s is not None:
             words += ["--rate", f"{point.rate_per_s:g}"]
-    words += ["--seeds", str(len(axes.seeds)), "--baseline", axes.baseline]
-    return shlex.join(words)
+    if len(axes.seeds) > 1:
+        words += ["--seeds", str(len(axes.seeds))]
+    words += ["--baseline", axes.baseline]
+    if axes.slo_share is not None:
+        words += ["--slo-share", f"{axes.slo_share:g}"]
+    return shlex.join([*words, *(word for each in _by_hand(found) for word in ("--set", each))])
+
+
+_VARIED = ("scheduler.policy=", "memory.allocator=", "scheduler.seed=", "workload.settings.seed=", "workload.rate=")
+
+
+def _by_hand(found: Found) -> list[str]:
+    """What every run was told that is no part of what was compared."""
+    cells = found.comparison.cells
+    common = [each for each in cells[0].overrides if all(each in cell.overrides for cell in cells)] if cells else []
+    options = {
+        f"{section}.options.{key}"
+        for contender in found.axes.contenders
+        for section, told in (("scheduler", contender.options), ("memory", contender.allocator_options))
+        for key in told
+    }
+    return [each for each in common if not each.startswith(_VARIED) and each.partition("=")[0] not in options]

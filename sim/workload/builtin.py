@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepwell.core.errors import UserError
-from stepwell.sim.workload.generate import Arrivals, ClassMix, Lengths, Synthetic, TenantMix, common_workload, generate
+from stepwell.sim.workload.generate import ClassMix, Synthetic, common_workload, generate
+from stepwell.sim.workload.mixes import Lengths, TenantMix
+from stepwell.sim.workload.rates import Arrivals
 from stepwell.sim.workload.request import Workload
 
 DEMO = Synthetic(

@@ -55,6 +55,28 @@ def exp(x: Floats) -> Floats:
     return np.asarray(np.ldexp(series, powers.astype(np.intc)), dtype=np.float64)
 
 
+def cosines(turns: Floats) -> Floats:
+    """Cosine of so many whole turns."""
+    angle = (turns - np.rint(turns)) * 6.283185307179586
+    square = angle * angle
+    series = np.ones_like(angle)
+    for last in range(32, 0, -2):  # 1 - x²/(1·2) (1 - x²/(3·4) (…)), |x| <= pi
+        series = 1.0 - series * square / (last * (last - 1))
+    return series
+
+
+def log_gamma(x: float) -> float:
+    """Logarithm of the gamma function of a positive number, by Stirling's series from 20 on."""
+    below = 1.0
+    while x < 20.0:
+        below *= x
+        x += 1.0
+    logs = log(np.array([x, below, 6.283185307179586]))
+    square = 1.0 / (x * x)
+    series = ((-square / 1680.0 + 1.0 / 1260.0) * square - 1.0 / 360.0) * square + 1.0 / 12.0
+    return float((x - 0.5) * logs[0] - x + 0.5 * logs[2] + series / x - logs[1])
+
+
 def _polynomial(x: Floats, coefficients: tuple[float, ...]) -> Floats:
     value = np.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
@@ -98,6 +120,23 @@ def normals(u: Floats) -> Floats:
 def exponentials(u: Floats) -> Floats:
     """Exponential with mean 1."""
     return -log(u)
+
+
+def weibulls(u: Floats, cv: float) -> Floats:
+    """Weibull with mean 1 and coefficient of variation ``cv`` (0.01 … 100), by inversion."""
+    shape = weibull_shape(cv)
+    return exp(log(-log(u)) / shape - log_gamma(1.0 + 1.0 / shape))
+
+
+def weibull_shape(cv: float) -> float:
+    """The shape with that coefficient of variation, which falls as the shape rises: by bisection."""
+    wanted = float(log(np.array([1.0 + cv * cv]))[0])
+    low, high = 0.1, 250.0
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        found = log_gamma(1.0 + 2.0 / middle) - 2.0 * log_gamma(1.0 + 1.0 / middle)
+        low, high = (middle, high) if found > wanted else (low, middle)
+    return (low + high) / 2.0
 
 
 def gammas(seed: int, purpose: int, count: int, shape: float) -> Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from stepwell.sim.workload.reading import RowParser, line_format
 from stepwell.sim.workload.request import TraceRequest
-from stepwell.sim.workload.rows import RowError, hash_ids, json_row, seconds, shown, token_count
+from stepwell.sim.workload.rows import JsonNumber, RowError, hash_ids, json_row, seconds, shown, token_count
 
 BLOCK_TOKENS = 16
 COLUMNS = ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length")
@@ -23,7 +23,7 @@ def _open(first: str) -> RowParser:
         found = json_row(line, COLUMNS)
         chat, parent = _id(found["chat_id"], "chat_id", 0), _id(found["parent_chat_id"], "parent_chat_id", -1)
         stamp = found["timestamp"]
-        if not isinstance(stamp, int | str) or isinstance(stamp, bool):
+        if type(stamp) is not int and not isinstance(stamp, JsonNumber):
             raise RowError(f"timestamp must be a non-negative number of seconds, not {shown(stamp)}")
         arrival_ns = seconds(str(stamp), "timestamp")
         prompt = token_count(found["input_length"], "input_length")

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from stepwell.core.errors import UserError
-from stepwell.sim.workload.request import NOTES_LIMIT, RowNote, RowReport, TraceRequest, Workload
+from stepwell.sim.workload.request import NOTES_LIMIT, RowNote, RowReport, TraceRequest, Workload, in_order
 from stepwell.sim.workload.rows import RowError
 
 LONGEST_LINE = 1 << 24
@@ -185,7 +185,7 @@ class Intake:
         if not self.requests:
             counts = f"{self._read} read, {self._dropped} dropped, {self._refused} refused"
             raise UserError(f"{self.path}: no row can be used ({counts})", field="trace")
-        requests = sorted(self.requests, key=lambda request: request.arrival_ns)
+        requests = in_order(self.requests)
         told: list[str] = []
         if reading.debucket:
             told.append(_debucket(requests, format.bucket_ns))

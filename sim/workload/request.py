@@ -150,8 +150,9 @@ class Workload(msgspec.Struct, frozen=True):
     def describe(self) -> list[str]:
         """The head of a report: what arrives, what was left out of the file, what is missing."""
         profile, followers = self.profile(), self.followers
+        apart = f", {followers} when others have ended and {profile.requests}" if followers else ""
         lines = [
-            f"{self.name}: {profile.requests} requests over {profile.span_ns / NS_PER_S:.1f} s, "
+            f"{self.name}: {len(self)} requests{apart} over {profile.span_ns / NS_PER_S:.1f} s, "
             f"{profile.rate_per_s:.2f} requests/s, CV of gaps {profile.gap_cv:.2f}, "
             f"rate of the head / body {profile.head_body_ratio:.2f}, {profile.simultaneous} simultaneous"
         ]
@@ -160,8 +161,6 @@ class Workload(msgspec.Struct, frozen=True):
                 f"warning: the first tenth arrives at {profile.head_rate_per_s:.3g} requests/s, the rest at "
                 f"{profile.body_rate_per_s:.3g}: a run over the first requests does not speak for the whole"
             )
-        if followers:
-            lines.append(f"and {followers} that arrive when others have ended")
         if self.report is not None:
             lines += _told(self.report)
         if not self.key_tokens:

@@ -57,7 +57,7 @@ def token_count(value: object, column: str) -> int:
 
 def program_name(value: object, column: str) -> str:
     """The name of a program: text or a whole number, as traces write sessions."""
-    name = str(value).strip() if isinstance(value, str) or type(value) is int else ""
+    name = str(value).strip() if type(value) in (str, int) else ""
     if not name:
         raise RowError(f"{column} must be text or a whole number, not {shown(value)}")
     if len(name) > MAX_NAME:

@@ -23,15 +23,22 @@ from pathlib import Path
 from stepwell.core.errors import UserError
 from stepwell.core.schema import convert
 from stepwell.sim.workload.azure import AZURE
+from stepwell.sim.workload.burstgpt import BURSTGPT
 from stepwell.sim.workload.journal import JOURNAL
 from stepwell.sim.workload.mooncake import MOONCAKE
+from stepwell.sim.workload.qwen import QWEN
 from stepwell.sim.workload.reading import Format, Reading
 from stepwell.sim.workload.request import Workload
 from stepwell.sim.workload.rows import shown
+from stepwell.sim.workload.servegen import SERVEGEN
+from stepwell.sim.workload.sharegpt import SHAREGPT
 from stepwell.sim.workload.simple import SIMPLE
 from stepwell.sim.workload.transform import first
+from stepwell.sim.workload.vllm_log import VLLM_LOG
 
-FORMATS: dict[str, Format] = {format.name: format for format in (JOURNAL, AZURE, MOONCAKE, SIMPLE)}
+FORMATS: dict[str, Format] = {
+    format.name: format for format in (JOURNAL, AZURE, BURSTGPT, QWEN, MOONCAKE, SHAREGPT, SIMPLE, SERVEGEN, VLLM_LOG)
+}
 """Every format by name; a file is of the first one that recognises its beginning."""
 
 _HEAD = 1 << 16
@@ -62,7 +69,7 @@ def read_trace(
         options = convert(dict(settings or {}), chosen.options, field="settings")
         workload = chosen.read(path, chosen, Reading(skip_bad, debucket, limit, options))
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}", field="trace") from None
+        raise UserError(f"{error.filename or path}: {error.strerror or error}", field="trace") from None
     return first(workload, limit) if limit is not None and limit < len(workload) else workload
 
 

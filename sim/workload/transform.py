@@ -39,8 +39,11 @@ def shift_to_zero(workload: Workload) -> Workload:
 
 
 def all_at_once(workload: Workload) -> Workload:
-    """Every request arrives at 0, in the same order: what a device completes then is all that it can."""
-    return _derived(workload, [_moved(each, 0) for each in workload.requests], "all arrive at once")
+    """Every request arrives at 0, in the same order, or as soon as those have ended that it comes after: what a device
+    completes then is all that it can.
+    """
+    moved = [msgspec.structs.replace(_moved(each, 0), think_ns=0) for each in workload.requests]
+    return _derived(workload, moved, "all arrive at once")
 
 
 def first(workload: Workload, count: int) -> Workload:

@@ -16,7 +16,9 @@ import pytest
 
 from stepwell.core.types import NS_PER_S
 from stepwell.sim.run import simulate
-from stepwell.sim.workload.generate import Arrivals, ClassMix, Lengths, Synthetic, generate
+from stepwell.sim.workload.generate import ClassMix, Synthetic, generate
+from stepwell.sim.workload.mixes import Lengths
+from stepwell.sim.workload.rates import Arrivals
 from stepwell.sim.workload.request import TraceRequest, Workload
 
 UNTIL_NS = 120 * NS_PER_S

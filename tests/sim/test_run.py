@@ -89,13 +89,13 @@ def test_a_setting_that_the_kind_does_not_use_is_refused(override: str) -> None:
 def test_settings_beside_a_trace_are_refused(tmp_path: Path) -> None:
     hand.scenario(tmp_path)
     trace = f"workload.trace={tmp_path / 'two.csv'}"
-    assert refusal("workload.kind=trace", trace, "workload.settings.count=5").field == "workload.settings"
+    assert refusal("workload.kind=trace", trace, "workload.settings.count=5").field == "workload.settings.count"
 
 
 def test_a_trace_that_is_not_there_says_where_traces_come_from() -> None:
     error = refusal("workload.kind=trace", "workload.trace=nowhere.csv")
     assert error.field == "workload.trace"
-    assert "nowhere.csv: no such file. docs/simulating.md says" in str(error)
+    assert "nowhere.csv: no such file. docs/workloads.md says" in str(error)
 
 
 def test_a_rate_needs_a_span() -> None:
@@ -305,3 +305,26 @@ def test_a_simulation_has_no_tokens_to_record(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"journal\.level.*a simulation has no tokens"):
         simulate(config, journal=tmp_path / "run.jsonl")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_workload_is_shaped_in_the_order_that_is_told(tmp_path: Path) -> None:
+    """Window, share, limit, clipping, rate: whatever the kind."""
+    rows = [f"{at}.0,{100 + at % 7},{10 + at % 3},s{at % 10}" for at in range(200)]
+    path = tmp_path / "trace.csv"
+    path.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens,session_id", *rows]))
+    asked = ["start_s=50", "end_s=150", "share=0.5", "share_by=program", "share_seed=2", "limit=30", "max_prompt=104"]
+    asked += ["max_output=11", "rate=4", f"trace={path}", "kind=trace"]
+    workload = load_workload(read_scenario(overrides=[f"workload.{each}" for each in asked]))
+    assert len(workload) == 30
+    assert {r.program for r in workload.requests} < {f"s{at}" for at in range(10)}
+    assert (max(r.prompt_tokens for r in workload.requests), max(r.output_tokens for r in workload.requests)) == (
+        104,
+        11,
+    )
+    assert workload.profile().rate_per_s == pytest.approx(4.0)
+    done = ["100 of 200 requests", "a share of 0.5 by program", "limited to the first 30", "clipped", "rate multiplied"]
+    assert len(workload.notes) == len(done)
+    assert all(word in note for word, note in zip(done, workload.notes, strict=True))
+    dropped = load_workload(read_scenario(overrides=["workload.max_output=100", "workload.over=drop"]))
+    assert max(r.output_tokens for r in dropped.requests) <= 100
+    assert refusal("workload.start_s=9999999").field == "workload.end_s"

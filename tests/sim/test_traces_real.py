@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from stepwell.core.errors import UserError
 from stepwell.sim.workload.generate import common_workload, read_unit_rate
 from stepwell.sim.workload.request import Workload, shared_key_share
 from stepwell.sim.workload.trace import read_trace
@@ -87,3 +91,33 @@ def test_the_common_workload_looks_like_its_recorded_sample() -> None:
         assert sum(a) == pytest.approx(sum(b), rel=0.02)
         for share in (0.1, 0.5, 0.9):
             assert a[int(share * 10_000)] == pytest.approx(b[int(share * 10_000)], rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("client", "windows", "busy", "requests"),
+    [("language_m-small_chunk-15", 2_016, 13, 116_926), ("reason_deepseek-r1_chunk-2", 144, 1, 312)],
+)
+def test_servegen_clients_have_the_requests_that_were_counted_and_their_lengths(
+    client: str, windows: int, busy: int, requests: int
+) -> None:
+    name = f"servegen_{client}-trace.csv"
+    workload = read(name)
+    assert workload.report is not None
+    assert (workload.report.rows, workload.report.used, workload.report.refused) == (windows, windows, 0)
+    assert len(workload) == requests
+    per_window = Counter(r.arrival_ns // 600_000_000_000 for r in workload.requests)
+    rates = [float(line.split(",")[1]) for line in (TRACES / name).read_text().splitlines()]
+    assert [per_window[at] for at in range(windows)] == [round(rate * 600) for rate in rates]
+    assert len(per_window) == busy
+    lengths = json.loads((TRACES / f"servegen_{client}-dataset.json").read_text())
+    for of_file, of_request in (("input_tokens", "prompt_tokens"), ("output_tokens", "output_tokens")):
+        expected = 0.0
+        for window, count in per_window.items():
+            pdf = ast.literal_eval(lengths[str(window * 600 // 21_600 * 21_600)][of_file])
+            expected += count * sum(value * weight for value, weight in pdf.items())
+        assert sum(getattr(r, of_request) for r in workload.requests) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_trace_of_lengths_without_times_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match="column 'arrived_at' is missing"):
+        read("vidur_arxiv_summarization_first1000.csv")

@@ -1,0 +1,163 @@
+"""``stepwell compare`` as a person types it: tables, files, refusals, a run that fails, an interrupt."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stepwell.sim.compare.result import read
+from stepwell.sim.compare.run import compare
+from stepwell.tests.cli.hand import call
+
+SCENARIO = """\
+[scheduler]
+max_context = 4096
+[memory]
+pages = 1500
+[workload.settings]
+count = 60
+[compare]
+policies = ["fcfs", "chat-batch"]
+rates = [100.0]
+seeds = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    file = tmp_path / "s.toml"
+    file.write_text(SCENARIO)
+    return file
+
+
+def test_tables(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = call(capsys, "compare", scenario, "--jobs", 1, "--slo-share", 0.5)
+    assert (status, err) == (0, "")
+    found = compare(scenario, slo_share=0.5, jobs=1)
+    (row,) = [
+        each for each in found.rows if (each.contender, each.scope, each.metric) == ("fcfs", "all", "slo_attainment")
+    ]
+    assert row.low is not None
+    lines = [line.split() for line in out.splitlines()]
+    (first,) = [line for line in lines if line[:1] == ["fcfs"] and "%" in line]
+    assert first[1:4] == [f"{100 * row.mean:.1f}", f"±{100 * (row.mean - row.low):.1f}", "%"]
+    for words in ("100/s", "by TTFT p99:", "highest rate at which 50 % meet", "paired difference", "over 2 seeds"):
+        assert words in out
+    assert "▲" in out or "▼" in out or "=" in out
+
+
+def test_a_scope_and_metrics_may_be_chosen(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ("compare", scenario, "--jobs", 1, "--scope", "tenant:heavy", "--metric", "service_share")
+    status, out, _ = call(capsys, *argv)
+    assert status == 0
+    assert "share of the service" in out
+    assert "tenant heavy" in out
+    for argv, says in (
+        (("--scope", "chatt"), "did you mean 'chat'?"),
+        (("--metric", "ttft_p99"), "did you mean 'ttft_p99_ms'?"),
+    ):
+        status, _, err = call(capsys, "compare", scenario, "--jobs", 1, *argv)
+        assert (status, says in err, len(err.splitlines())) == (2, True, 1)
+
+
+def test_everything_is_written_to_a_folder_and_read_back(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    polars = pytest.importorskip("polars", reason="data frames: pip install 'stepwell[research]'")
+    out = tmp_path / "out"
+    argv = (
+        "compare",
+        scenario,
+        "--jobs",
+        1,
+        "--json",
+        "--csv",
+        tmp_path / "x.csv",
+        "--parquet",
+        tmp_path / "x.parquet",
+    )
+    status, told, err = call(capsys, *argv, "--out", out)
+    assert (status, err) == (0, "")
+    found = read(out / "comparison.json")
+    assert (out / "comparison.json").read_text() == told
+    rows = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
+    assert len(rows) == len(found.rows)
+    assert [float(each["mean"]) for each in rows] == [each.mean for each in found.rows]
+    assert (out / "rows.csv").read_text() == (tmp_path / "x.csv").read_text()
+    frame = polars.read_parquet(tmp_path / "x.parquet")
+    assert frame.equals(found.frame())
+    assert frame["mean"].to_list() == [each.mean for each in found.rows]
+    for table in ("rows", "differences", "runs", "rankings", "knees", "curves"):
+        assert polars.read_parquet(out / f"{table}.parquet").equals(found.frame(table))
+    runs = found.frame("runs").filter(polars.col("scope") == "all")
+    assert runs["ttft_p99_ms"].to_list() == [each.summary.all.ttft_ms.p99 for each in found.cells]
+    told_again = call(capsys, *argv, "--out", out)[1]
+    assert told_again == told
+
+
+def test_what_is_asked_on_the_command_line_replaces_the_table(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("compare", scenario, "--jobs", 1, "--json", "--policy", "swap", "--load", 0.5, "--seeds", 1, "--limit", 20)
+    found = json.loads(call(capsys, *argv)[1])
+    assert [each["label"] for each in found["axes"]["contenders"]] == ["swap"]
+    assert [each["load"] for each in found["axes"]["points"]] == [0.5]
+    assert found["workloads"][0]["requests"] == 20
+
+
+def test_a_run_that_fails(scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "rogue.py"
+    file.write_text(
+        "from stepwell.core.plan import StepPlan\nfrom stepwell.policies.fcfs import Fcfs\n"
+        "class Rogue(Fcfs):\n    def plan(self, view):\n        return StepPlan(admit=[(999, 1)])\n"
+    )
+    argv = ("compare", scenario, "--jobs", 1, "--policy", "fcfs", "--policy", f"{file}:Rogue", "--seeds", 1)
+    status, out, err = call(capsys, *argv)
+    assert status == 1
+    assert "fcfs" in out
+    assert "stepwell: failed: Rogue, 100/s, seed 1: PolicyError" in err
+    assert f"  repeat it with: stepwell sim {scenario} --set scheduler.policy={file}:Rogue" in err
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_every_process_and_what_is_done_is_kept(scenario: Path, tmp_path: Path) -> None:
+    argv = ["compare", scenario, "--jobs", 2, "--seeds", 100, "--out", tmp_path / "out"]
+    running = subprocess.Popen(
+        [sys.executable, "-m", "stepwell", *map(str, argv)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        cells = tmp_path / "out" / "cells"
+        until = time.monotonic() + 60
+        while not (cells.exists() and len(list(cells.iterdir())) > 3) and time.monotonic() < until:
+            time.sleep(0.05)
+        listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(running.pid)], capture_output=True, text=True)
+        workers = [int(each) for each in listed.stdout.split()]
+        os.kill(running.pid, signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    finally:
+        running.kill()
+    assert (running.returncode, out, err) == (130, "", "stepwell: interrupted\n")
+    assert len(workers) == 2
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+    assert len([each for each in cells.iterdir() if each.suffix == ".json"]) > 3

@@ -171,7 +171,7 @@ def _room(room: Room) -> dict[str, int]:
 
 
 def _list(args: argparse.Namespace) -> None:
-    devices = [
+    devices: list[dict[str, Any]] = [
         {
             "name": it.name,
             "memory": it.memory,
@@ -183,7 +183,7 @@ def _list(args: argparse.Namespace) -> None:
         }
         for it in DEVICES.values()
     ]
-    models = [
+    models: list[dict[str, Any]] = [
         {
             "name": it.name,
             "parameters": it.parameters,

@@ -18,13 +18,15 @@ from stepwell.core.types import FOREVER, RequestId
 class Repeats:
     """``left``: for how many further steps the present plan holds; ``until_ns``: and until when.
 
-    ``launched_ns`` is when the latest of its steps was launched.
+    ``launched_ns`` is when the latest of its steps was launched.  ``expiries``: a heap of the queue deadlines to come,
+    each of which ends the repeats, even that of a request that has begun.
     """
 
-    __slots__ = ("_state", "launched_ns", "left", "until_ns")
+    __slots__ = ("_expiries", "_state", "launched_ns", "left", "until_ns")
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, expiries: list[tuple[int, RequestId]]) -> None:
         self._state = state
+        self._expiries = expiries
         self.left = 0
         self.until_ns = FOREVER
         self.launched_ns = 0
@@ -39,6 +41,7 @@ class Repeats:
         steps = min(at_most, self.left)
         if steps <= 0 or state.limits.depth != 1 or len(state.inflight) != 1 or state.inflight[0].last:
             return 0, 0
+        until_ns = min(self.until_ns, self._expiries[0][0]) if self._expiries else self.until_ns
         group = state.group
         steps = min(steps, group.next_end() - group.launched)
         free = state.allocator.free_pages
@@ -50,8 +53,8 @@ class Repeats:
                 if phase is not None:
                     free -= len(phase.members)
                 if free < 0 or step >= group.page_size:
-                    return step, self.until_ns
-        return steps, self.until_ns
+                    return step, until_ns
+        return steps, until_ns
 
     def relaunch(self) -> list[int]:
         """Launch the decode group once more; returns the pages appended."""

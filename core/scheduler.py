@@ -78,9 +78,9 @@ class Scheduler:
         self._silent_limit = MAX_SILENT_STEPS + 2 * allocator.total_pages * allocator.page_size
         self.faulted = False
         self._audit_in = AUDIT_TURNS
-        self.repeats = Repeats(self.state)
-        self.blocked: Obstacle | None = None
         self.expiries: list[tuple[int, RequestId]] = []
+        self.repeats = Repeats(self.state, self.expiries)
+        self.blocked: Obstacle | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             RunDone: self.repeats.take,
             StepFailed: self._step_failed,

@@ -46,7 +46,9 @@ class LeastSlack:
 
     def slack(self, request: RequestView, now_ns: int) -> Key:
         """The latest time at which its first step may begin, then arrival."""
-        prefill_ns = self.estimate.step_ns(BatchShape(prefill_tokens=request.prompt_tokens, prefill_requests=1))
+        tokens = request.prompt_tokens
+        shape = BatchShape(prefill_tokens=tokens, prefill_requests=1, prefill_pairs=tokens * (tokens + 1) // 2)
+        prefill_ns = self.estimate.step_ns(shape)
         return (due_ns(request, self.otherwise_ns) - prefill_ns, request.id)
 
     def observe(self, event: PolicyEvent) -> None:

@@ -48,6 +48,7 @@ def prompt_tokens_within(
     ``kv_tokens`` go on is estimated to take ``bound_ns`` at most; ``least`` at any rate."""
 
     def fits(tokens: int) -> bool:
-        return estimate.step_ns(BatchShape(tokens, decoding, kv_tokens, 0, prompts)) <= bound_ns
+        pairs = tokens * (tokens + 1) // 2  # as of one prompt's first chunk
+        return estimate.step_ns(BatchShape(tokens, decoding, kv_tokens, 0, prompts, 0, pairs)) <= bound_ns
 
     return most_within(least, max(least, most), fits)

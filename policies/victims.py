@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -152,4 +152,23 @@ def relieve(
         else:
             del tokens[request.id]
     kept = [(id, count) for id, count in slices if id in tokens]
+    if slices and not (kept or leaving.items or (decode and len(hold) < len(view.decoding))):
+        kept = _instead(view, reversed(running), sum([count for _, count in slices]))
     return StepPlan(decode=decode, preempt=leaving.items, hold=hold, slices=kept)
+
+
+def _instead(view: SchedulerView, running: Iterable[RequestView], budget: int) -> list[Part]:
+    """Slices as long as there are pages for, where nobody can give way and no whole one fits.
+
+    Whoever may not be sent away has all its pages; another policy may have left prefills that have theirs for a slice.
+    """
+    slices: list[Part] = []
+    free = view.free_pages
+    for request in running:
+        room = request.capacity + free * view.page_size - request.computed
+        tokens = min(request.pending, room, budget, view.prefill_limit(request))
+        if request.id in view.loose and request.state is not SWAPPING_IN and tokens > 0:
+            slices.append((request.id, tokens))
+            free -= view.slice_pages(request, tokens)
+            budget -= tokens
+    return slices

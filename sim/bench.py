@@ -129,7 +129,7 @@ def bench_scheduler(
             change = drive.changing(steps)
             changes_us.append(p50(change))
             yield line | {"waiting": waiting} | steady | _figures("change", drive, change) | {"rss_mb": rss_mb()}
-        speed = _speed(_simulated(policy, allocator), common_workload(requests, LOADS[0]), None, REPEATS)
+        speed = _speed(simulated_config(policy, allocator), common_workload(requests, LOADS[0]), None, REPEATS)
         growth = round(changes_us[-1] / changes_us[0], 2)
         yield line | {"growth": growth, "growth_from": WAITING[0], "growth_to": WAITING[-1]} | speed
 
@@ -272,7 +272,7 @@ def bench_sim(
     if requests < 2 or repeats < 1:
         raise UserError(f"must be at least 2 requests and 1 repeat, not {requests} and {repeats}", field="requests")
     yield machine()
-    config = _simulated(policy, "paged")
+    config = simulated_config(policy, "paged")
     line: Line = {"bench": "sim", "build": build_kind(), "policy": policy}
     with tempfile.TemporaryDirectory(prefix="stepwell-bench-") as folder:
         journal = Path(folder) / "bench.jsonl"
@@ -290,7 +290,7 @@ def bench_sim(
             yield {**line, "workload": MOONCAKE, "load": 0.9} | _speed(config, workload, path, repeats)
 
 
-def _simulated(policy: str, allocator: str) -> Config:
+def simulated_config(policy: str, allocator: str) -> Config:
     """The reference machine, with a waiting line that turns nobody away."""
     return validate(
         Config(

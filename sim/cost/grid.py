@@ -8,7 +8,7 @@ its far corner.  Corners do not decrease along either axis; then nothing in betw
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -49,6 +49,28 @@ class Grid(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             return low // width + beyond
         high = values[i + 1][j] * (width - right) + (values[i + 1][j + 1] * right if right else 0)
         return (low * (height - up) + high * up) // (height * width) + beyond
+
+    def line(self, row: int) -> Callable[[int], int]:
+        """The same function of the column alone, for many columns of one row."""
+        rows, columns, values = self.rows, self.columns, self.values
+        i, up, height = _place(rows, min(row, rows[-1]))
+        scaled, height = list(values[i]), height if up else 1
+        if up:
+            scaled = [low * (height - up) + high * up for low, high in zip(values[i], values[i + 1], strict=True)]
+        ahead = self.at(row, 0) - self.at(min(row, rows[-1]), 0)
+        first, last = columns[0], columns[-1]
+        rise, run = (values[-1][-1] - values[-1][-2], last - columns[-2]) if len(columns) > 1 else (0, 1)
+
+        def at(column: int) -> int:
+            if column >= last:
+                return scaled[-1] // height + ahead + rise * (column - last) // run
+            if column <= first:
+                return scaled[0] // height + ahead
+            j = bisect_right(columns, column) - 1
+            right, width = column - columns[j], columns[j + 1] - columns[j]
+            return (scaled[j] * (width - right) + scaled[j + 1] * right) // (height * width) + ahead
+
+        return at
 
 
 def _place(axis: Sequence[int], at: int) -> tuple[int, int, int]:

@@ -78,8 +78,22 @@ class Table:
         )
 
     def run_ns(self, shape: BatchShape, start_ns: int, steps: int, until_ns: int) -> list[int]:
-        """Step by step."""
-        return run_by_steps(self.step_ns, shape, start_ns, steps, until_ns)
+        """Step by step.  In a run only what attention reads grows."""
+        if self._decode is None:
+            return run_by_steps(self.step_ns, shape, start_ns, steps, until_ns)
+        read, more = shape.kv_tokens, shape.decode_requests
+        decode_ns = self._decode.line(more)
+        rest_ns = self.step_ns(shape) - decode_ns(read)
+        now_ns = start_ns
+        ends: list[int] = []
+        append = ends.append
+        for _ in range(steps):
+            now_ns += rest_ns + decode_ns(read)
+            append(now_ns)
+            if now_ns >= until_ns:
+                break
+            read += more
+        return ends
 
 
 def _extent(it: Table.Options) -> Reach:

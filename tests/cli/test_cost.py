@@ -69,8 +69,9 @@ def test_show_flags_what_was_not_measured(capsys: pytest.CaptureFixture[str]) ->
 
 def test_list_names_everything_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
     out = call(capsys, "cost", "list")[1]
-    for each in (*DEVICES.values(), *MODELS.values()):
-        assert f"  {each.name}: {each.source}" in out
+    sources = {it.name: it.source for it in DEVICES.values()} | {it.name: it.source for it in MODELS.values()}
+    for name, source in sources.items():
+        assert f"  {name}: {source}" in out
     told = json.loads(call(capsys, "cost", "list", "--json")[1])
     assert [each["name"] for each in told["devices"]] == list(DEVICES)
     assert {each["name"]: each["parameters"] for each in told["models"]} == {

@@ -14,7 +14,7 @@ from stepwell.core.config import Config
 from stepwell.core.execution import BackendInfo, StepResult
 from stepwell.core.instructions import Launch
 from stepwell.core.placement import carry_out
-from stepwell.core.placement_process import WorkerDied
+from stepwell.core.placement_process import MAX_DEATHS, WorkerDied
 from stepwell.core.types import NS_PER_S
 from stepwell.core.worker import ANSWER, BATCH, Answer, Broken, Done, framed
 from stepwell.sim import backend as echo
@@ -36,7 +36,15 @@ class Script:
         self.struck: list[Fault] = []
         """Faults that came to pass."""
         self.blamed: list[int] = []
+        self.deaths = 0
+        """Of workers in a row, without one finished step."""
+        self.given_up = False
+        """As many as the engine puts up with, and one more."""
         self._faults = sorted(scenario.faults, key=lambda each: each.step)
+
+    def died(self) -> None:
+        self.deaths += 1
+        self.given_up |= self.deaths > MAX_DEATHS
 
     def due(self, step: int) -> Fault | None:
         """The fault that strikes this step, if one does."""
@@ -118,6 +126,7 @@ class Worker:
         if self._stillborn[0]:
             self._stillborn[0] -= 1
             self.end()
+            self.device.script.died()
             raise WorkerDied("ended with status 1")
         return self.device.info
 
@@ -143,10 +152,14 @@ class Worker:
             if self._dies_ns >= 0:
                 await anyio.sleep(self._dies_ns / NS_PER_S)
                 self.end()
+                self.device.script.died()
                 raise WorkerDied("was killed by signal 9")
             self._news = anyio.Event()
             await self._news.wait()
-        return ANSWER.decode(self._answers.pop(0))
+        answer = ANSWER.decode(self._answers.pop(0))
+        if isinstance(answer, Done) and not answer.result.failed:
+            self.device.script.deaths = 0
+        return answer
 
     def end(self) -> None:
         self.device.close()

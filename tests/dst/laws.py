@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepwell.core.errors import CapacityError, InvariantError
 from stepwell.core.instructions import Finished
-from stepwell.core.placement_process import MAX_DEATHS, Process
+from stepwell.core.placement_process import Process
 from stepwell.sim.replay import replay
 from stepwell.tests.dst.client import Client
 from stepwell.tests.dst.life import Life
@@ -30,8 +30,7 @@ def health(life: Life) -> None:
         "clock monotone": life.watch.went_back,
         "RuntimeError: the driver": any(isinstance(each, Raises) for each in struck),
         "the driver": any(isinstance(each, Raises) for each in struck),
-        "the worker process": life.scenario.house.process
-        and any(isinstance(each, Lost) and each.stillborn >= MAX_DEATHS for each in struck),
+        "the worker process": life.script.given_up,
     }
     if failed:
         must(

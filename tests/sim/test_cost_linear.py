@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import BatchShape
+from stepwell.core.testing_cost import by_steps
 from stepwell.core.types import FOREVER
 from stepwell.sim.cost.linear import COEFFICIENTS, Linear
-from stepwell.tests.sim.cost_laws import by_steps
 
 FIELDS = BatchShape.__struct_fields__
 GRID = {

@@ -14,6 +14,7 @@ from stepwell.core.config import CostConfig
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import BatchShape
 from stepwell.core.registry import make_cost_model, whole_options
+from stepwell.core.testing_cost import COUNTS, counts, never_less, runs_are_steps, shapes
 from stepwell.sim.cost.devices import DEVICES
 from stepwell.sim.cost.models import MODELS
 from stepwell.sim.cost.parallel import traffic
@@ -22,7 +23,6 @@ from stepwell.sim.cost.reach import reach_of
 from stepwell.sim.cost.roofline import FS_PER_NS, Roofline
 from stepwell.sim.cost.room import measure, pages_left
 from stepwell.sim.cost.setup import RooflineOptions, resolve
-from stepwell.tests.sim.cost_laws import FIELDS, counts, never_less, runs_are_steps, shapes
 
 SETUPS = [
     RooflineOptions(),
@@ -41,7 +41,7 @@ made = st.sampled_from(MADE)
 # ------------------------------------------------------------------------------------------------ laws
 
 
-@given(made, shapes, st.sampled_from(FIELDS), counts)
+@given(made, shapes, st.sampled_from(COUNTS), counts)
 @settings(max_examples=400)
 def test_si_5_more_of_anything_never_takes_less(model: Roofline, shape: BatchShape, name: str, more: int) -> None:
     never_less(model, shape, name, more)

@@ -14,10 +14,10 @@ from stepwell.core.config import CostConfig
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import BatchShape
 from stepwell.core.registry import make_cost_model
+from stepwell.core.testing_cost import COUNTS, counts, never_less, runs_are_steps, shapes
 from stepwell.sim.cost.grid import Grid, raised
 from stepwell.sim.cost.reach import reach_of
 from stepwell.sim.cost.table import Table
-from stepwell.tests.sim.cost_laws import FIELDS, counts, never_less, runs_are_steps, shapes
 
 axes = st.lists(st.integers(0, 5_000), min_size=1, max_size=5, unique=True).map(sorted).map(tuple)
 
@@ -48,7 +48,7 @@ def tables(draw: st.DrawFn) -> Table:
 # ------------------------------------------------------------------------------------------------ laws
 
 
-@given(tables(), shapes, st.sampled_from(FIELDS), counts)
+@given(tables(), shapes, st.sampled_from(COUNTS), counts)
 @settings(max_examples=150)
 def test_si_5_more_of_anything_never_takes_less(model: Table, shape: BatchShape, name: str, more: int) -> None:
     never_less(model, shape, name, more)
@@ -82,6 +82,14 @@ def naive(grid: Grid, row: int, column: int) -> Fraction:
 def test_within_the_grid_it_is_bilinear_rounded_down(grid: Grid, row: int, column: int) -> None:
     inside_row, inside_column = min(row, grid.rows[-1]), min(column, grid.columns[-1])
     assert grid.at(inside_row, inside_column) == int(naive(grid, inside_row, inside_column) // 1)
+
+
+@given(grids(), st.integers(0, 9_000), st.integers(0, 9_000))
+def test_a_line_of_the_grid_is_the_grid(grid: Grid, row: int, column: int) -> None:
+    for at in (row, *grid.rows, grid.rows[-1] + 1):
+        line = grid.line(at)
+        for place in (column, *grid.columns, *(each + 1 for each in grid.columns)):
+            assert line(place) == grid.at(at, place)
 
 
 @given(grids())

@@ -5,11 +5,21 @@ from __future__ import annotations
 import ast
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from stepwell.core.config import MemoryConfig
 from stepwell.core.errors import UserError
+from stepwell.core.instructions import Admitted, Instruction
+from stepwell.core.limits import SchedulerLimits
+from stepwell.core.registry import make_allocator, make_policy
+from stepwell.core.scheduler import Scheduler
+from stepwell.core.types import NS_PER_S
+from stepwell.sim.cost.linear import Linear
+from stepwell.sim.loop import Simulator
 from stepwell.sim.workload.generate import common_workload, read_unit_rate
 from stepwell.sim.workload.request import Workload, shared_key_share
 from stepwell.sim.workload.trace import read_trace
@@ -63,6 +73,44 @@ def test_azure_profiles(name: str, span_s: float, rate: float, cv: float, prompt
 def test_mooncake_infinite_cache_hit_share() -> None:
     assert shared_key_share(read("mooncake_fast25_conversation.jsonl")) == pytest.approx(0.366, abs=0.0006)
     assert shared_key_share(read("mooncake_fast25_synthetic.jsonl")) == pytest.approx(0.640, abs=0.0006)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "share"), [("conversation", 0.366), ("synthetic", 0.640)])
+def test_mooncake_infinite_cache_hit_share_is_what_prefix_finds_in_a_pool_without_end(name: str, share: float) -> None:
+    """Whoever comes alone finds exactly what the trace says was there before: full pages, all but the last token's."""
+    workload = read(f"mooncake_fast25_{name}.jsonl")
+    size = workload.key_tokens
+    requests = [
+        msgspec.structs.replace(
+            each, arrival_ns=place * NS_PER_S, output_tokens=1, keys=each.keys[: each.prompt_tokens // size]
+        )
+        for place, each in enumerate(workload.requests)
+    ]
+    pages = sum(len(each.keys) + 1 for each in requests)
+    memory = MemoryConfig(allocator="prefix", pages=pages, page_size=size, host_pages=0)
+    limits = SchedulerLimits(token_budget=1 << 20)
+    scheduler = Scheduler(limits, make_allocator(memory), make_policy)
+    found: dict[int, int] = {}
+
+    def watch(now_ns: int, events: object, out: Sequence[Instruction]) -> None:
+        found.update({each.request: each.cached // size for each in out if isinstance(each, Admitted)})
+
+    instant = Linear.Options(base_ns=1, prefill_token_ns=0, decode_request_ns=0, kv_token_ps=0, swap_page_ns=0)
+    Simulator(scheduler, Linear(instant), requests, observers=[watch]).run()
+    assert len(found) == len(requests)
+    seen: set[int] = set()
+    expected = 0
+    for id, each in enumerate(requests, 1):
+        known = next((place for place, key in enumerate(each.keys) if key not in seen), len(each.keys))
+        most = (each.prompt_tokens - 1) // size
+        assert found[id] == min(known, most)
+        expected += known - min(known, most)
+        seen.update(each.keys)
+    keys = sum(len(each.keys) for each in workload.requests)
+    parts = sum(len(a.keys) - len(b.keys) for a, b in zip(workload.requests, requests, strict=True))
+    hits = sum(found.values()) + expected
+    assert share - parts / keys - 0.0006 <= hits / keys <= share + 0.0006
 
 
 def test_mooncake_debucketing_removes_the_bursts_and_no_more() -> None:

@@ -11,6 +11,7 @@ from stepwell.core.plan import Preemption, StepPlan
 from stepwell.core.protocols import PolicyEvent, Promises, SchedulerView
 from stepwell.core.testing_play import Arrival, Scenario
 from stepwell.core.testing_policy import check_scenario
+from stepwell.core.types import FOREVER
 from stepwell.tests.stateful.world import Setup, World
 
 DECODE = StepPlan()
@@ -136,3 +137,40 @@ def test_pages_that_victims_would_grow_by_are_not_needed_once_they_gave_way() ->
         running_limit=2,
     )
     check_scenario(scenario, lambda: registry.make_policy("chat-batch"))
+
+
+def test_a_prefill_without_pages_lets_a_protected_one_go_on() -> None:
+    """Another policy took request 1 in slice by slice, and request 2 may not be sent away again; pages are short.
+
+    Nine pages of one token: request 2 has all it may need, 6, and request 1 has 1 and wants 7 more, the whole step.
+    """
+    world = scripted(
+        Setup(pages=9, page_size=1, max_preemptions=1, token_budget=7),
+        StepPlan(admit=[(2, 1)]),
+        StepPlan(preempt=[Preemption(2, "recompute", "test")], admit=[(1, 1)], reserve="slice"),
+        StepPlan(admit=[(2, 1)]),
+    )
+    world.send(world.submitted(8, 1), world.submitted(1, 6))
+    world.send(world.done())
+    world.send(world.done())
+    world.send(world.done(), world.use_policy("fcfs"))
+    assert [(row.id, row.stored) for row in world.device.live.values()] == [(1, 3), (2, 2)]
+    world.drain()
+
+
+def test_a_run_ends_at_a_deadline_although_its_request_has_begun() -> None:
+    """There the policy is asked again if steps are done one by one, and so it must be if they are taken in one go."""
+    for jumps in (True, False):
+        world = scripted(Setup(pages=30, token_budget=4), StepPlan(admit=[(1, 1)]), StepPlan(repeat=FOREVER), DECODE)
+        policy = world.scheduler.state.policy
+        assert isinstance(policy, Scripted)
+        world.send(world.submitted(1, 40, expires_in_ns=4))
+        world.send(world.done(), after_ns=1)
+        if jumps:
+            world.run(10)
+        assert world.now_ns < 4
+        while world.now_ns < 3:
+            world.send(world.done(), after_ns=1)
+        assert len(policy.plans) == 1
+        world.send(world.done(), after_ns=1)
+        assert not policy.plans

@@ -13,7 +13,8 @@ from stepwell.cli.tables import console, plain_table
 from stepwell.core.config import Config, CostConfig
 from stepwell.core.config_load import section_toml
 from stepwell.core.errors import UserError
-from stepwell.sim.calibration.calibrate import FITS, Calibration, calibrate
+from stepwell.sim.calibration.calibrate import Calibration, calibrate
+from stepwell.sim.calibration.fits import FITS
 from stepwell.sim.calibration.measured import measured_steps
 from stepwell.sim.cost.reach import COUNTS
 from stepwell.sim.step_reader import MeasuredStep
@@ -31,7 +32,8 @@ examples:
   stepwell sim cost.toml --policy fcfs --policy swap       the file is a configuration, or [cost] of one
   stepwell calibrate night.jsonl --model linear --json
 
-Models: `curve` bends with the rows of a step and knows prefill attention; `linear` has one coefficient a count.
+Models: `curve` bends with the rows of a step and knows prefill attention; `table` bends with decoding requests and
+prompt tokens apart; `linear` has one coefficient a count.
 """
 
 MODEL = "curve"
@@ -91,9 +93,14 @@ def print_calibration(found: Calibration) -> None:
     to.print(f"cost model {found.cost.model}")
     table = plain_table("", "", "")
     for name, value in found.cost.options.items():
+        if name == "reach":
+            continue
         if isinstance(value, list):
             for rows, time_ns in value:
                 table.add_row(f"a step of {many(rows, 'row')}", f"{time_ns:,} ns", "")
+        elif isinstance(value, dict):
+            for row, line in zip(value["rows"], value["values"], strict=True):
+                table.add_row(f"{name} {row}", f"{line[0]:,} to {line[-1]:,} ns", "")
         elif isinstance(value, int):
             table.add_row(name, f"{value:,}", "assumed: no step had any" if name in found.assumed else "")
     to.print(table)

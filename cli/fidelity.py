@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stepwell.core.errors import UserError
-from stepwell.sim.calibration.calibrate import FITS
+from stepwell.sim.calibration.fits import FITS
 from stepwell.sim.fidelity.markdown import markdown
 from stepwell.sim.fidelity.runs import Runs, report, write_runs
 from stepwell.sim.fidelity.study import LOADS, POLICIES, Study, check

@@ -82,11 +82,15 @@ def seed_overrides(seed: int, workload: WorkloadConfig) -> list[str]:
 
 def load_workload(resolved: Resolved) -> Workload:
     """The requests that the configuration asks for; raises ``UserError`` if it asks for none that can be served."""
-    asked = resolved.config.workload
-    workload = _trace(resolved) if asked.kind == "trace" else _generated(asked)
-    workload = shaped(workload, asked)
+    workload = read_workload(resolved)
     check_classes(workload, resolved.config)
     return workload
+
+
+def read_workload(resolved: Resolved) -> Workload:
+    """The same, whatever the classes of its requests."""
+    asked = resolved.config.workload
+    return shaped(_trace(resolved) if asked.kind == "trace" else _generated(asked), asked)
 
 
 def shaped(workload: Workload, asked: WorkloadConfig) -> Workload:

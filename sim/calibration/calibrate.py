@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -12,7 +12,7 @@ from stepwell.core.config import CostConfig
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import CostModel
 from stepwell.core.registry import make_cost_model
-from stepwell.sim.calibration.linear import fit_curve, fit_linear
+from stepwell.sim.calibration.fits import FITS
 from stepwell.sim.cost.reach import COUNTS, Reach
 from stepwell.sim.stats import percentiles
 from stepwell.sim.step_reader import MeasuredStep
@@ -22,12 +22,6 @@ HELD_OUT = 0.2
 """Part of the steps that the fit does not see."""
 FEWEST = 20
 """Steps that a fit needs."""
-
-Fit = Callable[[Sequence[MeasuredStep]], tuple[dict[str, object], list[str]]]
-"""From steps to a cost model's options without ``reach``, and the names of those that nothing was measured for."""
-
-FITS: dict[str, Fit] = {"linear": fit_linear, "curve": fit_curve}
-"""By name of the cost model."""
 
 
 class StepErrors(msgspec.Struct, frozen=True):

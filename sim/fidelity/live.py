@@ -104,7 +104,10 @@ async def _serve(
     scheduler = build_scheduler(config)
     check_servable(scheduler.state.policy)
     writer = JournalWriter(
-        journal, journal_header(config, scheduler, "engine"), lambda: msgspec.json.encode(capture(scheduler))
+        journal,
+        journal_header(config, scheduler, "engine"),
+        lambda: msgspec.json.encode(capture(scheduler)),
+        batch_turns=1,
     )
     clock = RealClock()
     engine = Engine(scheduler, place, clock, observers=[writer.observe])

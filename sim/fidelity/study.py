@@ -28,18 +28,20 @@ Half = Literal["capacity", "fit", "test"]
 
 HOUSE = (
     "scheduler.running_limit=16",
-    "scheduler.token_budget=128",
-    "scheduler.max_context=512",
+    "scheduler.token_budget=64",
+    "scheduler.max_context=256",
     "memory.allocator=paged",
+    "memory.page_size=8",
     "memory.pages=64",
     "memory.host_pages=256",
 )
-"""Pages run out before seats do: about eleven requests of the workload fill them."""
+"""Pages run out before seats do: about ten requests of the workload fill them."""
 
 MIX = (
-    ClassMix(Lengths(48, 0.7, 8, 160), Lengths(28, 0.6, 4, 96), "chat", 0.7),
-    ClassMix(Lengths(80, 0.5, 16, 160), Lengths(48, 0.5, 8, 96), "batch", 0.3),
+    ClassMix(Lengths(32, 0.7, 8, 96), Lengths(16, 0.6, 2, 48), "chat", 0.7),
+    ClassMix(Lengths(56, 0.5, 16, 96), Lengths(24, 0.5, 4, 48), "batch", 0.3),
 )
+"""Short ones, since a small machine takes a good part of a second for a step of a small model."""
 POLICIES = ("fcfs", "swap", "chat-batch", "srpt", "sjf", "mlfq", "vtc", "edf", "sarathi", "past-future")
 LOADS = (0.5, 0.9, 1.3)
 FIT_POLICIES = ("swap", "fcfs")

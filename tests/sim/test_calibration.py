@@ -20,7 +20,8 @@ from stepwell.core.journal import decode_header, encode_header
 from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.registry import make_cost_model
 from stepwell.sim.backend import EchoBackend
-from stepwell.sim.calibration.calibrate import FEWEST, FITS, calibrate
+from stepwell.sim.calibration.calibrate import FEWEST, calibrate
+from stepwell.sim.calibration.fits import FITS
 from stepwell.sim.calibration.least_squares import nonnegative, robust
 from stepwell.sim.calibration.measured import measured_steps
 from stepwell.sim.cost.curve import Curve

@@ -1,8 +1,8 @@
-"""Coefficients of the cost models ``linear`` and ``curve`` from measured steps."""
+"""The options of each cost model that can be fitted, from measured steps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ from stepwell.sim.calibration.columns import COUNT_OF, counts, without_copies
 from stepwell.sim.calibration.least_squares import Floats, robust
 from stepwell.sim.cost.curve import Curve
 from stepwell.sim.cost.linear import COEFFICIENTS, PS_PER_NS, Linear
+from stepwell.sim.cost.table import Table
 from stepwell.sim.step_reader import MeasuredStep
 
 _KNOTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
@@ -30,16 +31,52 @@ def fit_curve(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[st
     """Likewise of ``Curve``: each stretch of the curve rises by its own coefficient."""
     rows = counts(steps, "prefill_tokens") + counts(steps, "decode_requests")
     knots = _bends(rows)
-    rises = [np.clip(rows - low, 0, high - low) for low, high in pairwise(knots)]
+    rises = _rises(rows, knots)
     default = Curve.Options()
     names = [name for name in default.__struct_fields__ if name in COUNT_OF]
     first, found, assumed = _fit(steps, [np.ones(len(steps)), *rises], names, default)
-    time_ns = max(1.0, float(first[0]))
-    points = [[knots[0], round(time_ns)]]
-    for (low, high), slope in zip(pairwise(knots), first[1:].tolist(), strict=True):
-        time_ns += (high - low) * slope
-        points.append([high, round(time_ns)])
+    base_ns = max(1, round(float(first[0])))
+    points = [[rows, base_ns + above] for rows, above in zip(knots, _heights(knots, first[1:]), strict=True)]
     return {"rows_ns": points, **found}, assumed
+
+
+def fit_table(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
+    """Likewise of ``Table``: a curve over decoding requests and one over prefill tokens, to which KV tokens and pairs
+    add in proportion."""
+    decode, prefill = counts(steps, "decode_requests"), counts(steps, "prefill_tokens")
+    some, few = _bends(decode), _bends(prefill)
+    columns = [np.ones(len(steps)), *_rises(decode, some), *_rises(prefill, few)]
+    columns += [counts(steps, "kv_tokens"), counts(steps, "prefill_pairs")]
+    names = [name for name in Table.Options.__struct_fields__ if name in COUNT_OF]
+    first, found, assumed = _fit(steps, columns, names, Table.Options())
+    cut = len(some)
+    return {
+        "base_ns": max(1, round(float(first[0]))),
+        "decode": _grid(some, first[1:cut], columns[-2], float(first[-2])),
+        "prefill": _grid(few, first[cut:-2], columns[-1], float(first[-1])),
+        **found,
+    }, assumed
+
+
+def _grid(rows: Sequence[int], slopes: Floats, counted: Floats, each_ns: float) -> dict[str, object]:
+    """A curve along ``rows``, and ``each_ns`` for each of what is counted along the other axis."""
+    most = max(1, int(counted.max()))
+    heights = _heights(rows, slopes)
+    return {"rows": list(rows), "columns": [0, most], "values": [[it, it + round(most * each_ns)] for it in heights]}
+
+
+def _rises(counted: Floats, knots: Sequence[int]) -> list[Floats]:
+    """How much of each stretch between two knots lies below what was counted."""
+    return [np.clip(counted - low, 0, high - low) for low, high in pairwise(knots)]
+
+
+def _heights(knots: Sequence[int], slopes: Floats) -> list[int]:
+    """A curve's values at its knots (ns), the first of which is 0."""
+    height, found = 0.0, [0]
+    for (low, high), slope in zip(pairwise(knots), slopes.tolist(), strict=True):
+        height += (high - low) * slope
+        found.append(round(height))
+    return found
 
 
 def _bends(rows: Floats) -> list[int]:
@@ -68,3 +105,10 @@ def _fit(
         more_ns = page_ns if name == "swap_page_ns" else 0.0
         found[name] = round((value + more_ns) * (PS_PER_NS if name.endswith("_ps") else 1))
     return values[: len(first)], found, assumed
+
+
+Fit = Callable[[Sequence[MeasuredStep]], tuple[dict[str, object], list[str]]]
+"""From steps to a cost model's options without ``reach``, and the names of those that nothing was measured for."""
+
+FITS: dict[str, Fit] = {"curve": fit_curve, "linear": fit_linear, "table": fit_table}
+"""By name of the cost model."""

@@ -1,0 +1,79 @@
+"""Writes a Llama of random weights: a real model for the backend, as small as a machine is slow.
+
+    python -m stepwell.benchmarks.random_llama /tmp/llama       9 million parameters, 36 MB in float32
+    stepwell fidelity --model /tmp/llama --out fidelity/
+
+What it says is noise; how long it takes to say it is what any model of that shape takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from stepwell.backends.weights.source import ModelShape
+
+
+def shape_of(args: argparse.Namespace) -> ModelShape:
+    heads = args.hidden // 64
+    return ModelShape(
+        vocab_size=args.vocabulary,
+        hidden=args.hidden,
+        intermediate=3 * args.hidden,
+        layers=args.layers,
+        heads=heads,
+        kv_heads=max(1, heads // 2),
+        head_dim=64,
+        context=2048,
+        norm_eps=1e-5,
+        rope_theta=10_000.0,
+        tied=True,
+    )
+
+
+def write(path: Path, shape: ModelShape, seed: int) -> int:
+    """A Hugging Face folder; returns the number of parameters."""
+    path.mkdir(parents=True, exist_ok=True)
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, size in shape.parameters().items():
+        drawn = torch.randn(size, generator=generator)
+        weights[name] = 1 + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1])
+    save_file(weights, path / "model.safetensors")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.context,
+        "rms_norm_eps": shape.norm_eps,
+        "rope_theta": shape.rope_theta,
+        "tie_word_embeddings": shape.tied,
+        "eos_token_id": 2,
+    }
+    (path / "config.json").write_text(json.dumps(config))
+    return sum(each.numel() for each in weights.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--hidden", type=int, default=256, help="a multiple of 64 (256)")
+    parser.add_argument("--layers", type=int, default=8, help="(8)")
+    parser.add_argument("--vocabulary", type=int, default=8192, help="(8192)")
+    parser.add_argument("--seed", type=int, default=0, help="(0)")
+    args = parser.parse_args()
+    print(f"{write(args.folder, shape_of(args), args.seed):,} parameters in {args.folder}")
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,7 @@ from stepwell.core.errors import CapacityError, InvariantError, PolicyError, Ste
 COMMANDS = {
     "serve": "serve a model over HTTP and WebSockets",
     "sim": "simulate a workload under one policy or several, and compare",
+    "workload": "describe a workload or a trace, in the terminal or as a picture",
     "compare": "compare policies over loads and seeds, with intervals, and find the rate that holds the objectives",
     "demo": "simulate the built-in workload under every policy, with a table and a picture",
     "replay": "decide a recorded run again and name what differs, or execute its plans on a model",

@@ -19,7 +19,7 @@ from statistics import median
 import msgspec
 
 from stepwell.cli.ceilings import ceilings
-from stepwell.cli.load_client import Answer, Ask, Server, look, play
+from stepwell.cli.load_client import MOST_LATE, Answer, Ask, Server, late_share, look, play
 from stepwell.cli.load_requests import REQUESTS, Prompts, encoder_of, lengths, own_corpus, read_corpus
 from stepwell.core.build_kind import build_kind
 from stepwell.core.errors import UserError
@@ -30,6 +30,7 @@ from stepwell.sim.stats import percentiles
 MODEL = "smollm2"
 HOST_PATH = "host-path"
 HOST_STREAMS = 256
+MOST_RATE = 100_000
 STOP_S = 20.0
 """For the server to end after it was asked to."""
 
@@ -92,6 +93,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--requests", type=int, default=REQUESTS, metavar="N", help=f"of the concurrent workloads ({REQUESTS})"
     )
+    parser.add_argument("--rate", type=float, default=0.0, metavar="R", help="send R requests a second, come what may")
     parser.add_argument("--run", type=int, default=0, metavar="N", help="another number, other places in the text (0)")
     parser.add_argument("--corpus", type=Path, metavar="FILE", help="token ids (JSON) to cut prompts from (a license)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
@@ -101,6 +103,10 @@ def run(args: argparse.Namespace) -> int:
     """Exit status 1 if an answer was not what was asked for."""
     if args.runs < 1 or args.requests < 1:
         raise UserError(f"must be at least 1 run and 1 request, not {args.runs} and {args.requests}", field="runs")
+    if not 0 <= args.rate <= MOST_RATE:
+        raise UserError(
+            f"must be between 0 (no rate) and {MOST_RATE:,} requests a second, not {args.rate}", field="rate"
+        )
     names = dict.fromkeys(args.workload or [*WORKLOADS, *([] if args.url else [HOST_PATH])])
     loads = [WORKLOADS[name] for name in names if name != HOST_PATH]
     first = machine() | (ceilings() if loads else {})
@@ -125,7 +131,7 @@ def _load(args: argparse.Namespace, workloads: Sequence[Workload]) -> bool:
             print(_ROW.format("workload", "tokens/s", "TTFT p50 ms", "ITL p50 ms", "ITL p99 ms", "").rstrip())
         play(server, [prompts.ask(32, 8)], 1)  # whatever is made on first use is made now
         for workload in workloads:
-            line = _measure(server, workload, prompts, args.runs, args.requests)
+            line = _measure(server, workload, prompts, args.runs, args.requests, args.rate)
             good = good and "wrong" not in line
             line = {"bench": "engine", "build": build_kind(), "engine": args.engine, "precision": precision} | line
             print(as_json(line) if args.json else _in_words(line), flush=True)
@@ -157,7 +163,7 @@ def _host_path(runs: int) -> Line:
     }
 
 
-def _measure(server: Server, workload: Workload, prompts: Prompts, runs: int, requests: int) -> Line:
+def _measure(server: Server, workload: Workload, prompts: Prompts, runs: int, requests: int, rate: float) -> Line:
     """Each figure is the median of the runs' own."""
     figures: list[dict[str, float]] = []
     problems: list[str] = []
@@ -165,7 +171,10 @@ def _measure(server: Server, workload: Workload, prompts: Prompts, runs: int, re
     loop_ns = machine()["loop_ns_per_iteration"]
     for _ in range(runs):
         asks = workload.asks(prompts, requests)
-        answers = play(server, asks, workload.concurrency)
+        answers = play(server, asks, workload.concurrency, rate)
+        late = late_share(answers)
+        if late > MOST_LATE:
+            problems.append(f"invalid: the client itself was {late:.0%} of the time to the first token")
         problems += [each.problem for each in answers if each.problem]
         figures.append(_figures(workload, asks, answers))
     names = ("tokens_per_s", "ttft_p50_ms", "itl_p50_ms", "itl_p99_ms")

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stepwell.core.errors import UserError
+from stepwell.core.types import NS_PER_S
 
 PATIENCE_S = 600.0
 """For one answer."""
@@ -32,8 +33,12 @@ class Ask(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct):
-    """What came of one request; times by a clock without origin.  ``chunks_ns``: when each piece of text came."""
+    """What came of one request; times by a clock without origin.  ``chunks_ns``: when each piece of text came.
 
+    ``due_ns`` is when it was to be sent, and what its latency counts from: what the client is late by, the user waits.
+    """
+
+    due_ns: int = 0
     sent_ns: int = 0
     chunks_ns: list[int] = []
     done_ns: int = 0
@@ -43,7 +48,7 @@ class Answer(msgspec.Struct):
 
     @property
     def ttft_ns(self) -> int:
-        return self.chunks_ns[0] - self.sent_ns
+        return self.chunks_ns[0] - self.due_ns
 
     @property
     def gaps_ns(self) -> list[int]:
@@ -112,9 +117,37 @@ def look(url: str) -> Server:
     return Server(host, port, listed[0].id, listed[0].precision)
 
 
-def play(server: Server, asks: Sequence[Ask], concurrency: int) -> list[Answer]:
-    """Send ``asks`` in order, as many at once as ``concurrency`` says; the answers, in the same order."""
-    return asyncio.run(_play(server, asks, concurrency))
+COARSE_NS = 2_000_000
+"""An event loop wakes up to a millisecond late; before a request is due it is asked again and again."""
+MOST_LATE = 0.05
+"""Part of the time to the first token that may be the client's own; with more a run says nothing of the server."""
+
+
+def late_share(answers: Sequence[Answer]) -> float:
+    """Which part of the time to the first token requests spent in the client, all together (SI-5)."""
+    told = [each for each in answers if each.chunks_ns]
+    waited_ns = sum(each.ttft_ns for each in told)
+    return sum(each.sent_ns - each.due_ns for each in told) / waited_ns if waited_ns else 0.0
+
+
+def play(server: Server, asks: Sequence[Ask], concurrency: int, rate: float = 0.0) -> list[Answer]:
+    """Send ``asks`` in order, as many at once as ``concurrency`` says; the answers, in the same order.
+
+    With a ``rate`` (requests a second) each is sent at its time, however many are at once (an open loop).
+    """
+    return asyncio.run(_play_at(server, asks, rate) if rate else _play(server, asks, concurrency))
+
+
+async def _play_at(server: Server, asks: Sequence[Ask], rate: float) -> list[Answer]:
+    """One every 1 / ``rate`` seconds."""
+    start_ns = time.perf_counter_ns()
+    answers = [Answer(due_ns=start_ns + round(place * NS_PER_S / rate)) for place in range(len(asks))]
+    async with asyncio.TaskGroup() as tasks:
+        for ask, answer in zip(asks, answers, strict=True):
+            while (early_ns := answer.due_ns - time.perf_counter_ns()) > 0:
+                await asyncio.sleep(max(0, early_ns - COARSE_NS) / NS_PER_S)
+            tasks.create_task(_one(server, ask, answer))
+    return answers
 
 
 async def _play(server: Server, asks: Sequence[Ask], concurrency: int) -> list[Answer]:
@@ -146,6 +179,7 @@ async def _one(server: Server, ask: Ask, answer: Answer) -> None:
         }
     )
     answer.sent_ns = time.perf_counter_ns()
+    answer.due_ns = answer.due_ns or answer.sent_ns  # a client that waits for its answer is never late
     try:
         async with asyncio.timeout(PATIENCE_S):
             await _exchange(server, body, answer)

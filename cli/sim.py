@@ -99,8 +99,8 @@ def _scenarios(args: argparse.Namespace) -> list[Resolved]:
         raise UserError("give the policy by --policy or by --set, not by both", field="scheduler.policy")
     overrides += args.set
     if args.seed is not None:
-        kind = read_scenario(args.scenario, overrides=overrides, environ=os.environ).config.workload.kind
-        overrides += seed_overrides(args.seed, kind)
+        config = read_scenario(args.scenario, overrides=overrides, environ=os.environ).config
+        overrides += seed_overrides(args.seed, config.workload)
     chosen: Sequence[list[str]] = [[f"scheduler.policy={name}"] for name in dict.fromkeys(args.policy)] or [[]]
     return [read_scenario(args.scenario, overrides=[*policy, *overrides], environ=os.environ) for policy in chosen]
 
@@ -160,13 +160,17 @@ def print_results(results: Sequence[Result], workload: Workload) -> None:
 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
-    """One row a request and policy; times in ns, 0 where it did not happen."""
+    """One row a request and policy; times in ns, 0 where it did not happen.
+
+    ``place`` is the request's in the workload, the same for every policy; ids count arrivals.
+    """
     fields = list(RequestRecord.__struct_fields__)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["policy", *fields])
+        writer.writerow(["policy", *fields, "place"])
         for result in results:
             policy = result.config.scheduler.policy
             writer.writerows(
-                [policy, *(getattr(record, field) for field in fields)] for record in result.metrics.requests.values()
+                [policy, *(getattr(record, field) for field in fields), result.places[record.id - 1]]
+                for record in result.metrics.requests.values()
             )

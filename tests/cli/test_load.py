@@ -11,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli.bench_engine import WORKLOADS, _figures
-from stepwell.cli.load_client import Answer, Ask, Server, look, play
+from stepwell.cli.load_client import MOST_LATE, Answer, Ask, Server, late_share, look, play
 from stepwell.cli.load_requests import LONGEST, Prompts, encoder_of, lengths, own_corpus, read_corpus
 from stepwell.core.errors import UserError
+from stepwell.core.words import WordTokenizer
 
 MS = 1_000_000
+
+
+def test_a_rehearsals_prompts_are_in_its_own_tokens() -> None:
+    text = "How deep is the well?"
+    assert WordTokenizer().decode(encoder_of("costmodel")(text)) == text.encode()
 
 
 def test_lengths_are_those_of_the_common_engine_workload() -> None:
@@ -49,10 +55,11 @@ def test_a_corpus_is_the_license_or_a_file(tmp_path: Path) -> None:
 def test_figures_by_hand() -> None:
     asks = [Ask([1] * 100, 3), Ask([1] * 100, 3)]
     first = Answer(sent_ns=0, chunks_ns=[10 * MS, 20 * MS, 40 * MS], done_ns=50 * MS, tokens=3)
-    second = Answer(sent_ns=20 * MS, chunks_ns=[50 * MS, 60 * MS, 61 * MS], done_ns=100 * MS, tokens=3)
+    second = Answer(due_ns=20 * MS, sent_ns=20 * MS, chunks_ns=[50 * MS, 60 * MS, 61 * MS], done_ns=100 * MS, tokens=3)
     figures = _figures(WORKLOADS["concurrency-16"], asks, [first, second])
     assert figures == {"tokens_per_s": 60.0, "ttft_p50_ms": 10.0, "itl_p50_ms": 10.0, "itl_p99_ms": 20.0}
-    prefill = _figures(WORKLOADS["prefill-512"], asks[:1], [Answer(sent_ns=5 * MS, chunks_ns=[25 * MS], tokens=1)])
+    late = Answer(due_ns=5 * MS, sent_ns=6 * MS, chunks_ns=[25 * MS], tokens=1)
+    prefill = _figures(WORKLOADS["prefill-512"], asks[:1], [late])
     assert prefill == {"tokens_per_s": 5000.0, "ttft_p50_ms": 20.0}
     assert _figures(WORKLOADS["prefill-512"], asks, [Answer(problem="gone"), Answer(problem="gone")]) == {}
 
@@ -129,6 +136,34 @@ def test_what_goes_wrong_is_said(raw: bytes, says: str) -> None:
     with answering(raw) as server:
         (answer,) = play(server, [Ask([1], 5)], 1)
         assert says in answer.problem
+
+
+def test_si_5_latency_counts_from_when_a_request_was_due() -> None:
+    """A server of 5 ms: of a client that sends 1 ms late, a sixth of the wait is its own, and the run is invalid."""
+    on_time = Answer(due_ns=10 * MS, sent_ns=10 * MS, chunks_ns=[15 * MS])
+    late = Answer(due_ns=10 * MS, sent_ns=11 * MS, chunks_ns=[16 * MS])
+    assert (on_time.ttft_ns, late.ttft_ns) == (5 * MS, 6 * MS)
+    assert late_share([on_time, on_time]) == 0
+    assert late_share([late, late]) == pytest.approx(1 / 6)
+    assert late_share([late, late]) > MOST_LATE > late_share([late, *[on_time] * 9])
+    assert late_share([]) == late_share([Answer(problem="gone")]) == 0
+
+
+def test_si_5_an_open_loop_sends_at_2000_a_second_whoever_answers() -> None:
+    with answering(PLAIN + EVENTS) as server:
+        answers = play(server, [Ask([1], 2)] * 40, 1, rate=2000.0)
+    first = answers[0].due_ns
+    assert [each.due_ns - first for each in answers] == [place * MS // 2 for place in range(40)]
+    assert all(each.due_ns <= each.sent_ns < each.chunks_ns[0] for each in answers)
+    assert {each.problem for each in answers} == {""}
+    (alone,) = play(server_of_nobody(), [Ask([1], 2)], 1)
+    assert alone.due_ns == alone.sent_ns
+
+
+def server_of_nobody() -> Server:
+    """Nobody listens on its port: it was given back."""
+    with answering(PLAIN) as server:
+        return server
 
 
 def test_only_a_server_on_the_loopback_is_measured() -> None:

@@ -56,17 +56,14 @@ def spoiled(**methods: Any) -> Any:
     [
         (spoiled(step_ns=lambda self, it: it.kv_tokens), "takes 0, which is no whole number of ns above 0"),
         (spoiled(step_ns=lambda self, it: 10.0), "takes 10.0"),
-        (spoiled(step_ns=lambda self, it: max(1, 50 - it.swap_pages)), "more swap_pages"),
+        (spoiled(step_ns=lambda self, it: max(1, 10**9 - it.swap_pages)), "more swap_pages"),
         (spoiled(run_ns=lambda self, it, start, steps, until: [start] * steps), "one by one at"),
-        (
-            spoiled(run_ns=lambda self, it, start, steps, until: setattr(it, "kv_tokens", -1) or []),
-            "one by|changed",
-        ),
+        (spoiled(run_ns=careless), "changed the shape"),
     ],
 )
 def test_broken_ones_are_caught(model: Any, told: str) -> None:
     with pytest.raises(ConformanceError, match=told):
-        check_cost_model(model, examples=40)
+        check_cost_model(model, examples=300)
 
 
 def test_one_that_is_not_broken_passes() -> None:

@@ -106,8 +106,8 @@ def _scenarios(args: argparse.Namespace) -> list[Resolved]:
         raise UserError("give the policy by --policy or by --set, not by both", field="scheduler.policy")
     overrides += args.set
     if args.seed is not None:
-        kind = read_scenario(args.scenario, overrides=overrides, environ=os.environ).config.workload.kind
-        overrides += seed_overrides(args.seed, kind)
+        config = read_scenario(args.scenario, overrides=overrides, environ=os.environ).config
+        overrides += seed_overrides(args.seed, config.workload)
     chosen: Sequence[list[str]] = [[f"scheduler.policy={name}"] for name in dict.fromkeys(args.policy)] or [[]]
     return [read_scenario(args.scenario, overrides=[*policy, *overrides], environ=os.environ) for policy in chosen]
 

@@ -42,7 +42,7 @@ _BACKENDS_ONLY = ("model", "dtype", "threads", "limit")
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="journal (its first segment)")
     parser.add_argument("--plugins", type=Path, metavar="DIR", help="folder that plugin files are looked for in")
-    parser.add_argument("--backend", metavar="NAME", help="execute the plans on this backend: torch, echo")
+    parser.add_argument("--backend", metavar="NAME", help="execute the plans on this backend: torch, echo, costmodel")
     parser.add_argument("--model", metavar="MODEL", help=f"what the backend loads ({MODEL})")
     parser.add_argument("--dtype", metavar="DTYPE", help="float32 or bfloat16 (auto)")
     parser.add_argument("--threads", type=int, metavar="N", help="of the processor (all cores but one)")

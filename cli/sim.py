@@ -42,7 +42,12 @@ _HEAD_LINES = 12
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", nargs="?", metavar="SCENARIO.toml", help="configuration (default: every default)")
-    parser.add_argument("--trace", metavar="FILE", help="requests from a trace: Azure, Mooncake or a simple CSV")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="requests from a trace or a journal (stepwell workload formats)"
+    )
+    parser.add_argument(
+        "--skip-bad", action="store_true", help="count its rows that cannot be read instead of stopping"
+    )
     parser.add_argument("--policy", action="append", default=[], metavar="NAME", help="repeat it to compare policies")
     parser.add_argument("--shadow", metavar="NAME", help="a second policy, asked beside it and never obeyed")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
@@ -89,6 +94,8 @@ def _scenarios(args: argparse.Namespace) -> list[Resolved]:
     overrides = []
     if args.trace is not None:
         overrides += ["workload.kind=trace", f"workload.trace={args.trace}"]
+    if args.skip_bad:
+        overrides.append("workload.skip_bad=true")
     if args.limit is not None:
         overrides.append(f"workload.limit={args.limit}")
     if args.rate is not None:
@@ -99,8 +106,8 @@ def _scenarios(args: argparse.Namespace) -> list[Resolved]:
         raise UserError("give the policy by --policy or by --set, not by both", field="scheduler.policy")
     overrides += args.set
     if args.seed is not None:
-        kind = read_scenario(args.scenario, overrides=overrides, environ=os.environ).config.workload.kind
-        overrides += seed_overrides(args.seed, kind)
+        config = read_scenario(args.scenario, overrides=overrides, environ=os.environ).config
+        overrides += seed_overrides(args.seed, config.workload)
     chosen: Sequence[list[str]] = [[f"scheduler.policy={name}"] for name in dict.fromkeys(args.policy)] or [[]]
     return [read_scenario(args.scenario, overrides=[*policy, *overrides], environ=os.environ) for policy in chosen]
 
@@ -160,13 +167,17 @@ def print_results(results: Sequence[Result], workload: Workload) -> None:
 
 
 def write_csv(path: Path, results: Sequence[Result]) -> None:
-    """One row a request and policy; times in ns, 0 where it did not happen."""
+    """One row a request and policy; times in ns, 0 where it did not happen.
+
+    ``place`` is the request's in the workload, the same for every policy; ids count arrivals.
+    """
     fields = list(RequestRecord.__struct_fields__)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["policy", *fields])
+        writer.writerow(["policy", *fields, "place"])
         for result in results:
             policy = result.config.scheduler.policy
             writer.writerows(
-                [policy, *(getattr(record, field) for field in fields)] for record in result.metrics.requests.values()
+                [policy, *(getattr(record, field) for field in fields), result.places[record.id - 1]]
+                for record in result.metrics.requests.values()
             )

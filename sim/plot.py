@@ -14,7 +14,7 @@ from stepwell.sim.series import Series
 
 HOW_TO_GET_IT = "a picture needs matplotlib: pip install 'stepwell[research]'"
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#F0E442")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#555555", "#F0E442")
 """Okabe and Ito's, which people who do not tell red from green can tell apart."""
 
 _STYLES = ("-", "--", "-.", ":", "-", "--", "-.", ":")
@@ -74,7 +74,7 @@ def _first_tokens(axes: Any, runs: Sequence[tuple[Result, Series]], klass: str) 
     if objective_ns:
         axes.axvline(objective_ns / NS_PER_S, color="black", linewidth=0.8)
         axes.text(objective_ns / NS_PER_S, 3, " objective", fontsize=9, ha="left")
-    _dress(axes, f"Time to first token: {klass}", "seconds (log scale)", "% of requests")
+    dress(axes, f"Time to first token: {klass}", "seconds (log scale)", "% of requests")
 
 
 def _attainment(axes: Any, runs: Sequence[tuple[Result, Series]], classes: Sequence[str]) -> None:
@@ -85,13 +85,13 @@ def _attainment(axes: Any, runs: Sequence[tuple[Result, Series]], classes: Seque
         for place, name in enumerate(groups):
             value = 100 * ((scopes[name].slo_attainment if name in scopes else None) or 0.0)
             left = place - 0.4 + (index + 0.5) * width
-            axes.bar(left, value, width * 0.92, color=_COLOURS[index % len(_COLOURS)])
+            axes.bar(left, value, width * 0.92, color=COLOURS[index % len(COLOURS)])
             axes.text(left, value + 1.5, f"{value:.0f}", ha="center", fontsize=8)
     free = [each.name for each in runs[0][0].config.classes if not (each.ttft_ns or each.tpot_ns)]
     axes.set_xticks(range(len(groups)), [f"{name}\n(only to complete)" if name in free else name for name in groups])
     axes.set_ylim(0, 112)
     axes.set_yticks(range(0, 101, 20))
-    _dress(axes, "Service level objectives met", "", "% of requests")
+    dress(axes, "Service level objectives met", "", "% of requests")
 
 
 def _horizon(runs: Sequence[tuple[Result, Series]]) -> float:
@@ -114,19 +114,20 @@ def _over_time(
         axes.plot(series.time_s, values(series), **line)
     axes.set_xlim(0, horizon_s)
     axes.set_ylim(bottom=0)
-    _dress(axes, title, "seconds", "")
+    dress(axes, title, "seconds", "")
 
 
 def _line(index: int, result: Result) -> dict[str, Any]:
     return {
-        "color": _COLOURS[index % len(_COLOURS)],
+        "color": COLOURS[index % len(COLOURS)],
         "linestyle": _STYLES[index % len(_STYLES)],
         "linewidth": 1.6,
         "label": result.config.scheduler.policy,
     }
 
 
-def _dress(axes: Any, title: str, below: str, beside: str) -> None:
+def dress(axes: Any, title: str, below: str, beside: str) -> None:
+    """Title, units, a quiet grid."""
     axes.set_title(title, fontsize=11)
     axes.set_xlabel(below)
     axes.set_ylabel(beside)

@@ -69,18 +69,28 @@ def rooted(name: str, base: Path) -> str:
     return str(base / name) if place.endswith(".py") or "/" in place else name
 
 
-def seed_overrides(seed: int, kind: str) -> list[str]:
-    """What gives a scenario another seed: the scheduler's, and that of a workload which is generated (by its kind)."""
-    return [f"scheduler.seed={seed}", *([f"workload.settings.seed={seed}"] if kind != "trace" else [])]
+def seed_overrides(seed: int, workload: WorkloadConfig) -> list[str]:
+    """What gives a scenario another seed: the scheduler's, and that of what is drawn of its workload.
+
+    Of a trace that is a sample (``share``), and what its format draws, if the scenario gives that a seed.
+    """
+    found = [f"scheduler.seed={seed}"]
+    if workload.kind != "trace" or "seed" in workload.settings:
+        found.append(f"workload.settings.seed={seed}")
+    return found + ([f"workload.share_seed={seed}"] if workload.share < 1 else [])
 
 
 def load_workload(resolved: Resolved) -> Workload:
     """The requests that the configuration asks for; raises ``UserError`` if it asks for none that can be served."""
-    asked = resolved.config.workload
-    workload = _trace(resolved) if asked.kind == "trace" else _generated(asked)
-    workload = shaped(workload, asked)
+    workload = read_workload(resolved)
     check_classes(workload, resolved.config)
     return workload
+
+
+def read_workload(resolved: Resolved) -> Workload:
+    """The same, whatever the classes of its requests."""
+    asked = resolved.config.workload
+    return shaped(_trace(resolved) if asked.kind == "trace" else _generated(asked), asked)
 
 
 def shaped(workload: Workload, asked: WorkloadConfig) -> Workload:

@@ -55,6 +55,7 @@ from stepwell.sim.compare.tasks import (
     SaturateTask,
 )
 from stepwell.sim.compare.work import Progress, Work
+from stepwell.sim.workload.kinds import KINDS
 
 
 def compare(
@@ -149,6 +150,13 @@ class _Comparing:
                 field=f"{TABLE}.slo_scope",
             )
         asked = self._question
+        kind = self._scenarios.base.config.workload.kind
+        if kind in KINDS and not KINDS[kind].paced and (asked.loads or asked.rates or asked.slo_share):
+            raise UserError(
+                f"requests of {kind!r} come at their own pace, which no load or rate can set; leave out loads, rates"
+                " and slo_share, and compare scenarios with more of them",
+                field=f"{TABLE}.loads",
+            )
         runs = len(self._contenders) * (len(asked.loads or asked.rates) or 1) * len(asking.seeds(asked) or [None])
         if runs > asking.MOST_RUNS:
             raise UserError(f"asks for {runs} runs; at most {asking.MOST_RUNS} are made", field=TABLE)

@@ -38,7 +38,7 @@ class Scenarios:
             for section, options in (("scheduler", contender.options), ("memory", contender.allocator_options)):
                 told += [f"{section}.options.{key}={toml_value(value)}" for key, value in options.items()]
         if seed is not None:
-            told += seed_overrides(seed, self.base.config.workload.kind)
+            told += seed_overrides(seed, self.base.config.workload)
         if point is not None and point.rate_per_s is not None:
             told.append(f"workload.rate={point.rate_per_s!r}")
         return told

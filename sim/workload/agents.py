@@ -23,6 +23,7 @@ from stepwell.sim.workload.mixes import (
     check_delay,
     check_lengths,
     check_mixes,
+    check_reach,
     check_seed,
     choose,
     counts,
@@ -107,6 +108,7 @@ def generate_agents(options: Agents) -> Workload:
             begin_ns, 1, 1, classes[k].name, options.tenants[t].name, program=f"program-{index}"
         )
         writer.program(shared[k, t], task, next(programs))
+    check_reach(writer.requests, "classes.tool")
     notes = [f"{count} programs generated with seed {seed}"]
     if writer.cut:
         notes.append(f"{writer.cut} calls were not made: they are beyond {options.max_context} tokens of context")

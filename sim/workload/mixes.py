@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stepwell.core.errors import UserError
 from stepwell.core.types import NS_PER_S
 from stepwell.sim.workload import draws
+from stepwell.sim.workload.request import TraceRequest
 
 Whole = npt.NDArray[np.int64]
 
@@ -97,6 +98,12 @@ def delays_ns(seed: int, purpose: int, klass: Whole, delays: Sequence[Delay]) ->
             values[own] = draws.exp(each.sigma * draws.normals(u[own]) - each.sigma * each.sigma / 2.0)
     means_ns = np.array([each.mean_s * NS_PER_S for each in delays], dtype=np.float64)
     return np.asarray(np.rint(np.minimum(values * means_ns[klass], 2.0**55)).astype(np.int64))
+
+
+def check_reach(requests: Sequence[TraceRequest], field: str) -> None:
+    """Raises ``UserError`` if thinking puts somebody more than 73 years ahead: a slip of the unit."""
+    if max((each.arrival_ns for each in requests), default=0) >= 1 << 61:
+        raise UserError("is too much: requests would arrive more than 73 years ahead", field=field)
 
 
 # ------------------------------------------------------------------------------------------------ checks

@@ -17,7 +17,7 @@ from stepwell.core.types import NS_PER_S
 NOTES_LIMIT = 100
 """Rows that a report names one by one; beyond it they are only counted."""
 
-_STEEP = 3.0
+STEEP = 3.0
 """A head this much slower or faster than the body is worth a warning."""
 
 
@@ -156,13 +156,13 @@ class Workload(msgspec.Struct, frozen=True):
             f"{profile.rate_per_s:.2f} requests/s, CV of gaps {profile.gap_cv:.2f}, "
             f"rate of the head / body {profile.head_body_ratio:.2f}, {profile.simultaneous} simultaneous"
         ]
-        if not 1 / _STEEP <= profile.head_body_ratio <= _STEEP:
+        if not 1 / STEEP <= profile.head_body_ratio <= STEEP:
             lines.append(
                 f"warning: the first tenth arrives at {profile.head_rate_per_s:.3g} requests/s, the rest at "
                 f"{profile.body_rate_per_s:.3g}: a run over the first requests does not speak for the whole"
             )
         if self.report is not None:
-            lines += _told(self.report)
+            lines += told_rows(self.report)
         if not self.key_tokens:
             lines.append("no prefix identity: nothing can be said about prefix reuse with this workload")
         return lines + self.notes
@@ -178,7 +178,8 @@ def _seldom(request: TraceRequest) -> tuple[object, ...]:
     return rare if r.after or r.think_ns or r.answer_keys else rare[:2] if r.priority or r.program else ()
 
 
-def _told(report: RowReport) -> list[str]:
+def told_rows(report: RowReport) -> list[str]:
+    """What became of a file's rows, in sentences."""
     share = 100 * (report.dropped + report.refused) / report.rows if report.rows else 0.0
     lines = [
         f"{report.source} ({report.format}): {report.rows} rows, {report.used} used, {report.dropped} dropped, "
@@ -217,13 +218,14 @@ def _rate(gaps: int, span_ns: int) -> float:
 
 
 def shared_key_share(workload: Workload) -> float:
-    """Share of keys seen before, in order of arrival: the block hit rate of a cache that never forgets."""
+    """Share of keys seen before, in prompts or answers: the block hit rate of a cache that never forgets."""
     seen: set[int] = set()
     total = hits = 0
     for request in workload.requests:
         total += len(request.keys)
         hits += sum(key in seen for key in request.keys)
         seen.update(request.keys)
+        seen.update(request.answer_keys)
     return hits / total if total else 0.0
 
 

@@ -22,6 +22,7 @@ from stepwell.sim.workload.mixes import (
     check_delay,
     check_lengths,
     check_mixes,
+    check_reach,
     check_seed,
     choose,
     counts,
@@ -89,6 +90,7 @@ def generate_sessions(options: Sessions) -> Workload:
         cut += len(rows) < len(said)
         pattern = TraceRequest(begin_ns, 1, 1, classes[k].name, options.tenants[t].name, program=f"session-{index}")
         _session(requests, pattern, rows, systems[k, t], texts)
+    check_reach(requests, "classes.think")
     notes = [f"{count} sessions generated with seed {seed}"]
     if cut:
         notes.append(f"{cut} sessions end early: their next turn is beyond {options.max_context} tokens of context")

@@ -22,6 +22,7 @@ from stepwell.sim.workload.mixes import (
     check_delay,
     check_lengths,
     check_mixes,
+    check_reach,
     check_seed,
     choose,
     counts,
@@ -80,6 +81,7 @@ def generate_users(options: Users) -> Workload:
             made.program, made.after, made.think_ns = program, after, think_ns
             requests.append(made)
             after = (len(requests),)
+    check_reach(requests, "classes.think")
     note = f"{users} users in a closed loop, {options.requests} requests each, generated with seed {seed}"
     return Workload(options.name, requests, notes=[note])
 

@@ -122,6 +122,7 @@ def test_csv_has_a_row_a_request_and_policy(hand: Path, capsys: pytest.CaptureFi
         ("static", "1"),
         ("static", "2"),
     ]
+    assert [row["place"] for row in rows] == ["1", "2", "1", "2"]
     assert (rows[1]["first_token_ns"], rows[1]["finished_ns"], rows[1]["preemptions"]) == ("37", "353", "1")
 
 

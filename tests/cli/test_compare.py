@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import functools
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from stepwell.cli.progress import Bars
 from stepwell.sim.compare.result import read
 from stepwell.sim.compare.run import compare
 from stepwell.tests.cli.hand import call
@@ -67,11 +70,11 @@ def test_a_scope_and_metrics_may_be_chosen(scenario: Path, capsys: pytest.Captur
     assert status == 0
     assert "share of the service" in out
     assert "tenant heavy" in out
-    for argv, says in (
+    for more, says in (
         (("--scope", "chatt"), "did you mean 'chat'?"),
         (("--metric", "ttft_p99"), "did you mean 'ttft_p99_ms'?"),
     ):
-        status, _, err = call(capsys, "compare", scenario, "--jobs", 1, *argv)
+        status, _, err = call(capsys, "compare", scenario, "--jobs", 1, *more)
         assert (status, says in err, len(err.splitlines())) == (2, True, 1)
 
 
@@ -132,6 +135,36 @@ def test_a_run_that_fails(scenario: Path, tmp_path: Path, capsys: pytest.Capture
     assert "fcfs" in out
     assert "stepwell: failed: Rogue, 100/s, seed 1: PolicyError" in err
     assert f"  repeat it with: stepwell sim {scenario} --set scheduler.policy={file}:Rogue" in err
+
+
+def test_config_check_reads_the_table_too(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "config", "check", scenario)[0] == 0
+    scenario.write_text(SCENARIO.replace("seeds", "seed"))
+    status, _, err = call(capsys, "config", "check", scenario)
+    assert status == 2
+    assert "compare.seed: unknown key 'seed'" in err
+    assert "did you mean 'seeds'?" in err
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_person_who_waits_sees_what_is_done_and_how_long_it_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    monkeypatch.setattr("stepwell.cli.progress.PATIENCE_S", 0.0)
+    with Bars() as bars:
+        bars("measuring", 0, 1)
+        bars("measuring", 1, 1)
+        for done in range(4):
+            bars("simulating", done, 4)
+            time.sleep(0.02)
+    shown = terminal.getvalue()
+    assert "measuring" in shown
+    assert "75%" in shown.partition("simulating")[2]
+    assert re.search(r"\d:\d\d:\d\d", shown)
 
 
 @pytest.mark.slow

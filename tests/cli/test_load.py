@@ -14,8 +14,14 @@ from stepwell.cli.bench_engine import WORKLOADS, _figures
 from stepwell.cli.load_client import MOST_LATE, Answer, Ask, Server, late_share, look, play
 from stepwell.cli.load_requests import LONGEST, Prompts, encoder_of, lengths, own_corpus, read_corpus
 from stepwell.core.errors import UserError
+from stepwell.core.words import WordTokenizer
 
 MS = 1_000_000
+
+
+def test_a_rehearsals_prompts_are_in_its_own_tokens() -> None:
+    text = "How deep is the well?"
+    assert WordTokenizer().decode(encoder_of("costmodel")(text)) == text.encode()
 
 
 def test_lengths_are_those_of_the_common_engine_workload() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from openai import OpenAI
 
 from stepwell.core.config import CostConfig
@@ -13,12 +15,13 @@ from stepwell.core.registry import make_cost_model
 from stepwell.core.words import TEXT
 from stepwell.sim.execute import execute
 from stepwell.sim.rehearsal import CostModelBackend
+from stepwell.tests.cli.hand import call
 from stepwell.tests.e2e.serving import PATIENCE_S, serving
 
 OPTIONS = {"model": "llama-3-70b", "device": "H100", "tensor_parallel": 4, "page_size": 16}
 
 
-def test_steps_take_what_70b_on_four_h100_would(tmp_path: Path) -> None:
+def test_steps_take_what_70b_on_four_h100_would(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every step of the live journal is as long as the cost model says of its batch; answers are as long as asked."""
     cost = '{model="roofline",options={model="llama-3-70b",device="H100",tensor_parallel=4}}'
     settings = ["--model", "costmodel", "--set", f"cost={cost}", "--set", "model.options.answer_tokens=12"]
@@ -51,6 +54,10 @@ def test_steps_take_what_70b_on_four_h100_would(tmp_path: Path) -> None:
     assert times.live
     assert len(times.steps) > 30
     assert all(each.recorded_ns == each.predicted_ns == each.measured_ns for each in times.steps)
+    assert call(capsys, "replay", journal)[0] == 0, "decisions in rehearsed time replay as any others"
+    status, out, _ = call(capsys, "replay", journal, "--backend", "costmodel", "--json")
+    assert status == 0
+    assert json.loads(out.splitlines()[-1])["ratio_to_recorded"] == 1.0
 
 
 def test_a_pool_that_does_not_fit_is_refused_before_the_port_opens(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Instruction
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.scheduler import Scheduler
+from stepwell.sim.backend import Fault
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.loop import Observer, Simulator
 from stepwell.sim.replay import replay
@@ -74,6 +75,30 @@ def test_who_was_refused_or_left_lets_others_come_too() -> None:
     assert [each.reason for each in stories] == ["rejected", "rejected", "cancelled", "stop"]
 
 
+def test_whom_a_failed_step_ends_lets_others_come_and_whom_it_sends_back_does_not() -> None:
+    requests = [
+        TraceRequest(0, 4, 3),  # in the step that fails: blamed
+        TraceRequest(0, 5, 2),  # in the same: recomputed
+        TraceRequest(0, 1, 1, after=(1,), think_ns=5),
+        TraceRequest(0, 1, 1, after=(2,), think_ns=5),
+    ]
+    timeline = Timeline()
+    scheduler = build()
+    simulator = Simulator(
+        scheduler,
+        Linear(ROUND),
+        requests,
+        observers=[timeline],
+        faults=lambda step: Fault(blamed=(1,)) if step == 2 else None,
+    )
+    simulator.run()
+    assert_empty(scheduler)
+    stories = {place: timeline.stories[id] for id, place in enumerate(simulator.places, 1)}
+    assert [stories[place].reason for place in (1, 2, 3, 4)] == ["error", "stop", "stop", "stop"]
+    assert stories[3].arrival_ns == stories[1].end_ns + 5 < stories[2].end_ns
+    assert stories[4].arrival_ns == stories[2].end_ns + 5
+
+
 @st.composite
 def programs(draw: st.DrawFn) -> list[TraceRequest]:
     """A workload in which each may follow any that are before it."""
@@ -97,7 +122,7 @@ def programs(draw: st.DrawFn) -> list[TraceRequest]:
     return Workload("made", made).requests
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     requests=programs(),
     policy=st.sampled_from(["fcfs", "swap", "chat-batch", "static"]),

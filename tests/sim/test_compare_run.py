@@ -141,6 +141,25 @@ def test_a_recorded_trace_is_run_once_whatever_the_seeds(tmp_path: Path) -> None
     assert {each.low for each in made.rows} == {None}
 
 
+def test_samples_of_a_trace_have_seeds(tmp_path: Path) -> None:
+    rows = "".join(f"{k}.0,{100 + k},5\n" for k in range(40))
+    (tmp_path / "many.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    trace = ["workload.kind=trace", f"workload.trace={tmp_path / 'many.csv'}"]
+    made = compare(overrides=[*trace, "workload.share=0.5"], seeds=3, jobs=1)
+    assert len({each.digest for each in made.workloads}) == 3
+    assert simulate(overrides=made.cells[1].overrides).summary == made.cells[1].summary
+
+
+def test_a_closed_loop_sets_its_own_pace() -> None:
+    klass = "{prompt={mean=50,sigma=0.5},output={mean=9,sigma=0.5},think={mean_s=1}}"
+    settings = {"users": 6, "requests": 4, "start_s": 1, "classes": f"[{klass}]"}
+    users = ["workload.kind=users", *(f"workload.settings.{key}={value}" for key, value in settings.items())]
+    made = compare(policies=["fcfs", "sjf"], overrides=users, seeds=2, jobs=1)
+    assert [each.summary.all.completed for each in made.cells] == [24] * 4
+    with pytest.raises(UserError, match="at their own pace"):
+        compare(overrides=users, loads=[0.5], jobs=1)
+
+
 # ------------------------------------------------------------------------------------------------ nothing else decides
 
 

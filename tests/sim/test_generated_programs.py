@@ -80,7 +80,7 @@ def made(options: Any) -> Workload:
         return Workload("none", [])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(options=st.one_of(USERS, SESSIONS, RETRIEVAL, AGENTS))
 def test_what_holds_of_every_kind(options: Any) -> None:
     workload = made(options)
@@ -112,7 +112,7 @@ def keys_nest(requests: list[TraceRequest], key_tokens: int) -> None:
                 assert known.setdefault(key, stands) == stands
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(options=USERS)
 def test_a_users_requests_are_a_chain(options: Users) -> None:
     workload = made(options)
@@ -133,7 +133,7 @@ def programs(workload: Workload) -> dict[str, list[tuple[int, TraceRequest]]]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(options=SESSIONS)
 def test_a_turn_begins_with_all_that_was_said(options: Sessions) -> None:
     workload = made(options)
@@ -168,7 +168,7 @@ def continues(before: TraceRequest, after: TraceRequest, key_tokens: int) -> boo
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(options=AGENTS)
 def test_programs_are_chains_or_fork_and_join(options: Agents) -> None:
     workload = made(options)
@@ -306,6 +306,7 @@ QUESTION = RetrievalClass(LONG, LONG)
         (Users((USER,), requests=0), "requests"),
         (Users((USER,), users=100_000, requests=100_000), "requests"),
         (Users((USER,), start_s=-1.0), "start_s"),
+        (Users((UserClass(LONG, LONG, Delay(1e7)),), 1, 1_000), "classes.think"),
         (Users((USER,), seed=-1), "seed"),
         (Users(()), "classes"),
         (Users((USER,), tenants=()), "tenants"),

@@ -268,7 +268,7 @@ def test_a_log_tells_prompts_answers_and_what_they_share(tmp_path: Path) -> None
     assert two.arrival_ns - one.arrival_ns == 60 * 10**9
     assert [*one.keys, *one.answer_keys] == two.keys[:4]
     assert (workload.key_tokens, len(two.keys)) == (16, 4)
-    assert shared_key_share(workload) == 2 / 6
+    assert shared_key_share(workload) == 4 / 6
 
 
 def test_streams_prompts_at_debug_colours_and_older_forms(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ th[aria-sort] { text-decoration: underline; } th.can { cursor: pointer; }
 figure { margin: .4rem 0 0; } figure svg { display: block; width: 100%; height: auto; max-width: 62rem; }
 figure svg text { font-family: inherit !important; }
 .scroll { overflow-x: auto; } .scroll svg { min-width: 34rem; }
-figcaption { max-width: 46rem; font-size: .93rem; }
+figcaption { max-width: 46rem; font-size: .93rem; margin-bottom: .7rem; }
 dl { display: grid; grid-template-columns: minmax(7rem, max-content) 1fr; gap: .25rem 1.2rem; margin: .6rem 0; }
 dt { color: var(--soft); } dd { margin: 0; min-width: 0; overflow-wrap: anywhere; }
 pre { background: var(--card); padding: .8rem 1rem; overflow-x: auto; font-size: .86rem; line-height: 1.45; }

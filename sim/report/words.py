@@ -9,7 +9,7 @@ from stepwell.sim.compare.result import Difference, Knee, Point
 from stepwell.sim.report.lookup import ALL, ATTAINMENT, Found
 from stepwell.sim.report.numbers import percent, rate, spoken
 
-_PRICES = ("output_tokens_per_s", "ttft_p99_ms", "tpot_p99_ms", "e2e_mean_ms", "e2e_p99_ms", "goodput_per_s")
+PRICES = ("output_tokens_per_s", "ttft_p99_ms", "tpot_p99_ms", "e2e_mean_ms", "e2e_p99_ms", "goodput_per_s")
 """Where a winner may lose."""
 
 
@@ -42,14 +42,14 @@ def _does(found: Found, label: str) -> str:
 
 
 def _who(found: Found, winner: str, rival: str) -> str:
-    role = ", the baseline" if rival == found.baseline else ", the next best"
+    role = "the baseline" if rival == found.baseline else "the next best"
     mine, theirs = (found.row(each, found.focus, found.judged) for each in (winner, rival))
     if mine is not None and theirs is not None and mine.mean == theirs.mean:
-        return f"At {place(found, found.focus)} {_does(found, winner)}, and {rival}{role}, does exactly as well."
+        return f"At {place(found, found.focus)} {_does(found, winner)}, and {rival}, {role}, does exactly as well."
     text = f"At {place(found, found.focus)} {_does(found, winner)}"
     if mine is not None and theirs is not None:
-        metric = found.metric(found.judged)
-        text += f", {rival}{role}, {spoken(metric, theirs.mean)}: {_gap(found, mine.mean - theirs.mean, theirs.mean)}"
+        value = spoken(found.metric(found.judged), theirs.mean)
+        text += f", {_gap(found, mine.mean - theirs.mean, theirs.mean)} than {rival} ({role}: {value})"
     firsts = sum(found.best(point, found.judged) == winner for point in found.points)
     if len(found.points) > 1:
         text += f"; it is best at {firsts} of the {len(found.points)} rates tried"
@@ -107,11 +107,9 @@ def _holds(knee: Knee) -> str:
 
 def _price(found: Found, winner: str) -> str:
     if winner == found.baseline:
-        return (
-            "nothing here is a reason to leave the baseline"
-            if _losses(found)
-            else "no other is really better at anything"
-        )
+        better = _better(found)
+        nobody = "no other is really better at anything"
+        return f"others are really better at {' and '.join(better[:2])}" if better else nobody
     worse = sorted(_worse(found, winner), key=lambda it: -abs(it.relative or 0))
     if not worse:
         return f"nothing that was measured is really worse than with {found.baseline}"
@@ -122,21 +120,24 @@ def _price(found: Found, winner: str) -> str:
 
 def _worse(found: Found, label: str) -> Iterator[Difference]:
     scopes = [each for each in found.axes.scopes if each != ALL] or [ALL]
-    for name in _PRICES:
+    for name in PRICES:
         for scope in scopes if found.metric(name).scoped else [ALL]:
             it = found.difference(label, found.focus, name, scope)
             if it is not None and it.better is False:
                 yield it
 
 
-def _losses(found: Found) -> bool:
-    """Whether some other is really better than the baseline at something."""
-    return any(
-        it is not None and it.better
+def _better(found: Found) -> list[str]:
+    """Where some other is really better than the baseline, most first."""
+    told = [
+        it
         for label in found.labels
-        for name in _PRICES
+        for name in PRICES
         for it in [found.difference(label, found.focus, name)]
-    )
+        if it is not None and it.better
+    ]
+    told.sort(key=lambda it: -abs(it.relative or 0))
+    return [f"{_worsening(found, each)} ({each.contender})" for each in told]
 
 
 def _worsening(found: Found, it: Difference) -> str:

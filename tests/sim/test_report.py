@@ -237,8 +237,8 @@ def set_judged(comparison: Comparison, values: dict[str, float], span: tuple[flo
 
 def test_a_real_winner(comparison: Comparison) -> None:
     who, real, carries = said(set_judged(comparison, {"fcfs": 0.71, "chat-batch": 0.962}, (0.2, 0.3)))
-    assert "chat-batch meets the objectives of 96.2 % of requests, fcfs, the baseline, 71.0 %" in who
-    assert "25.2 percentage points more" in who
+    assert "chat-batch meets the objectives of 96.2 % of requests, 25.2 percentage points more than fcfs" in who
+    assert "(the baseline: 71.0 %)" in who
     assert "is real" in real
     assert "+20.0 to +30.0 points" in real
     assert "over 2 seeds" in real
@@ -252,8 +252,17 @@ def test_what_may_be_chance_is_called_so(comparison: Comparison) -> None:
 
 
 def test_a_baseline_that_wins(comparison: Comparison) -> None:
-    who, real, _ = said(set_judged(comparison, {"fcfs": 0.9, "chat-batch": 0.8}, (-0.15, -0.05)))
-    assert "fcfs meets the objectives of 90.0 % of requests, chat-batch, the next best, 80.0 %" in who
+    wins = set_judged(comparison, {"fcfs": 0.9, "chat-batch": 0.8}, (-0.15, -0.05))
+    who, real, carries = said(wins)
+    assert "fcfs meets the objectives of 90.0 % of requests, 10.0 percentage points more than chat-batch" in who
+    assert "(the next best: 80.0 %)" in who
+    focus = Found(wins).focus
+    better = any(
+        each.better and each.point == focus and each.scope == ALL and each.metric in words.PRICES
+        for each in wins.differences
+    )
+    assert ("others are really better at" in carries) == better
+    assert ("no other is really better" in carries) != better
     assert "+5.0 to +15.0 points" in real
     assert "is real" in real
 

@@ -101,7 +101,7 @@ def _ordering(report: Report) -> Iterator[str]:
         yield "No two policies differ by more than two runs of one do."
         return
     yield (
-        f"{len(order.pairs)} pairs of policies differ really by more than what separates two runs of either;"
+        f"{len(order.pairs)} pairs of policies differ really by more than the runs of either and than the floor;"
         f" {percent(order.share_right)} are ordered right (target: {percent(RIGHT)} of at least {PAIRS}). The largest"
         f" real difference that was ordered wrong is {percent(order.worst_wrong)} (target: {percent(WRONG_BY)});"
         f" whoever takes the policy that is predicted to be best loses {percent(order.worst_regret)} at most."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from stepwell.sim.calibration.calibrate import Calibration
 from stepwell.sim.fidelity.agreement import Agreement, agreement
 from stepwell.sim.fidelity.observed import METRICS, Observed
-from stepwell.sim.fidelity.ordering import Ordering, apart, mean, ordering
+from stepwell.sim.fidelity.ordering import Ordering, floor, mean, ordering, spread_of
 from stepwell.sim.fidelity.study import Study
 
 TARGETS: dict[str, tuple[float, float]] = {
@@ -111,7 +110,7 @@ def report_of(
     """``live`` runs and ``predicted`` ones (with the share of their steps extrapolated), by policy and load."""
     real = {house: [each.observed.metrics for each in runs] for house, runs in live.items()}
     floors = {
-        (load, metric): _floor([runs for (_, at), runs in real.items() if at == load], metric)
+        (load, metric): floor([runs for (_, at), runs in real.items() if at == load], metric)
         for load in sorted({load for _, load in real})
         for metric in METRICS
     }
@@ -123,23 +122,12 @@ def report_of(
         calibration,
         *model,
         cells,
-        [_load(load, metric, floor, cells) for (load, metric), floor in floors.items()],
+        [_load(load, metric, least, cells) for (load, metric), least in floors.items()],
         ordering(real, {house: observed.metrics for house, (observed, _) in predicted.items()}),
         len(results),
         sum(each.turns for each in results),
         [each.difference for each in results if each.difference],
     )
-
-
-def _floor(cells: Sequence[Sequence[Mapping[str, float]]], metric: str) -> float | None:
-    """How far two runs of one thing are apart at a load: the root mean square over its policies, by their means."""
-    spreads = [spread for runs in cells if (spread := _spread(runs, metric)) is not None]
-    return math.sqrt(sum(each * each for each in spreads) / len(spreads)) if spreads else None
-
-
-def _spread(runs: Sequence[Mapping[str, float]], metric: str) -> float | None:
-    middle = mean(runs, metric)
-    return apart(runs, metric) / middle if len(runs) > 1 and middle else None
 
 
 def _cell(
@@ -155,7 +143,9 @@ def _cell(
         value, told = mean(real, metric), observed.metrics[metric]
         error = (told - value) / value if value else 0.0
         rows.append(
-            MetricRow(metric, value, told, error, _spread(real, metric), _met(metric, error, floors[house[1], metric]))
+            MetricRow(
+                metric, value, told, error, spread_of(real, metric), _met(metric, error, floors[house[1], metric])
+            )
         )
     late_ms = max(each.late_ms for each in runs)
     return CellReport(
@@ -169,21 +159,21 @@ def _cell(
     )
 
 
-def _met(metric: str, error: float, floor: float | None) -> bool | None:
+def _met(metric: str, error: float, least: float | None) -> bool | None:
     if metric not in TARGETS:
         return None
     allowed, floors = TARGETS[metric]
-    return abs(error) <= max(allowed, floors * (floor or 0.0))
+    return abs(error) <= max(allowed, floors * (least or 0.0))
 
 
-def _load(load: float, metric: str, floor: float | None, cells: Sequence[CellReport]) -> LoadReport:
+def _load(load: float, metric: str, least: float | None, cells: Sequence[CellReport]) -> LoadReport:
     rows = [(cell.policy, row) for cell in cells if cell.load == load for row in cell.metrics if row.metric == metric]
     errors = [abs(row.error) for _, row in rows]
     worst = max(rows, key=lambda each: abs(each[1].error))
     return LoadReport(
         load,
         metric,
-        floor,
+        least,
         sum(errors) / len(errors),
         sum(row.error for _, row in rows) / len(rows),
         max(errors),

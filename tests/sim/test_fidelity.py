@@ -135,6 +135,14 @@ def test_only_what_reality_tells_apart_is_ordered() -> None:
     assert worse.worst_regret == pytest.approx(20.5 / 11 - 1)
 
 
+def test_a_cell_that_is_steady_by_luck_is_held_to_the_floor() -> None:
+    """a and b look steady, and differ by a tenth; c shows that two runs of one thing may differ by half."""
+    real = {("a", 1.0): runs(10, 10), ("b", 1.0): runs(11, 11), ("c", 1.0): runs(30, 50)}
+    found = ordering(real, {("a", 1.0): runs(10)[0], ("b", 1.0): runs(9)[0], ("c", 1.0): runs(40)[0]})
+    assert {(each.better, each.worse) for each in found.pairs} == {("a", "c"), ("b", "c")}
+    assert found.share_right == 1.0
+
+
 def test_a_single_run_tells_nothing_of_how_far_two_are_apart() -> None:
     real = {("a", 1.0): runs(10), ("b", 1.0): runs(99)}
     assert ordering(real, {key: each[0] for key, each in real.items()}).share_right is None

@@ -34,6 +34,8 @@ _SETTINGS: dict[Any, Any] = {
     "font.size": 9.5,
     "svg.fonttype": "none",
     "svg.hashsalt": "stepwell",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "axes.edgecolor": SOFT,
     "axes.labelcolor": SOFT,
     "axes.titlecolor": INK,
@@ -148,13 +150,22 @@ def sign(figure: Any, remark: str) -> None:
 
 def svg(figure: Any) -> str:
     """The picture as SVG, the same for the same picture."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG  # lazy: an extra
+
     figure.get_layout_engine().execute(figure)
     figure.set_layout_engine("none")  # laid out once, for both formats
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    # Canvases are asked themselves: ``savefig`` would draw everything twice.
+    canvas: Any = FigureCanvasSVG(figure)
+    canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
     return buffer.getvalue().decode()
 
 
 def png(figure: Any, path: Path) -> None:
-    """The picture as PNG, on white."""
-    figure.savefig(path, format="png", dpi=DPI, facecolor="white", metadata={"Software": None})
+    """The picture as PNG, on white; after ``svg``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # lazy: an extra
+
+    figure.set_facecolor("white")
+    figure.set_dpi(DPI)
+    canvas: Any = FigureCanvasAgg(figure)
+    canvas.print_png(path, metadata={"Software": None})

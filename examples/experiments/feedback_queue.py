@@ -39,7 +39,7 @@ SETUP = Setup(
 
 
 def point(seed: int, share: float, arm: Arm, rate: float) -> Point:
-    workload = chats(rate, max(200, round(COUNT * share)), seed)
+    workload = chats(rate, max(150, round(COUNT * share)), seed)
     y = mean(per_token_s(SETUP.simulate(arm, workload)))
     return Point(rate, y, y / LIMIT_S)
 

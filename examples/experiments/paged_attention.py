@@ -37,7 +37,7 @@ SETUP = Setup(
 
 
 def point(seed: int, share: float, arm: Arm, rate: float) -> Point:
-    workload = chats(rate, max(60, round(rate * SECONDS * max(share, 0.5))), seed)
+    workload = chats(rate, max(60, round(rate * SECONDS * max(share, 0.35))), seed)
     y = mean(per_token_s(SETUP.simulate(arm, workload)))
     return Point(rate, y, y / LIMIT_S)
 

@@ -6,8 +6,6 @@ python -m stepwell.examples.experiments.run stall_free fair_tenants --quick
 
 from __future__ import annotations
 
-import sys
-
 from stepwell.examples.experiments import (
     continuous_batching,
     fair_tenants,
@@ -24,6 +22,4 @@ EXPERIMENTS = {
 }
 
 if __name__ == "__main__":
-    names = [name for name in EXPERIMENTS if name in sys.argv[1:]]
-    sys.argv = [word for word in sys.argv if word not in EXPERIMENTS and word != "--all"]
-    main([EXPERIMENTS[name] for name in names or EXPERIMENTS], __doc__)
+    main(list(EXPERIMENTS.values()), __doc__)

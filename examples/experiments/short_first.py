@@ -25,7 +25,7 @@ SETUP = Setup(
 
 
 def point(seed: int, share: float, arm: Arm, rate: float) -> Point:
-    workload = chats(rate, round(rate * SECONDS * max(share, 0.5)), seed)
+    workload = chats(rate, round(rate * SECONDS * max(share, 0.35)), seed)
     return Point(rate, mean(per_token_s(SETUP.simulate(arm, workload))), 0.0)
 
 

@@ -163,18 +163,28 @@ def draw(outcome: Outcome, path: Path) -> None:
 
 
 def main(experiments: Sequence[Experiment], words_of: str | None = None) -> None:
-    """The command line of one experiment, or of all."""
-    parser = argparse.ArgumentParser(description=words_of)
+    """The command line of one experiment, or of several, of which some are named."""
+    parser = argparse.ArgumentParser(description=words_of, formatter_class=argparse.RawDescriptionHelpFormatter)
+    many = len(experiments) > 1
+    if many:
+        parser.add_argument("names", nargs="*", help=", ".join(each.name for each in experiments))
+        parser.add_argument("--all", action="store_true", help="all of them")
     parser.add_argument("--quick", action="store_true", help="one seed and few requests: seconds, and no evidence")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (one a core)")
     parser.add_argument("--picture", type=Path, help="draw the figure to this file (of several: a folder)")
     parser.add_argument("--json", type=Path, help="add a line for each experiment to this file")
     asked = parser.parse_args()
-    for experiment in experiments:
+    chosen = list(experiments)
+    if many and not asked.all:
+        chosen = [each for each in experiments if each.name in asked.names]
+        if unknown := set(asked.names) - {each.name for each in chosen}:
+            parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(e.name for e in experiments)}")
+        if not chosen:
+            parser.error("name some, or --all")
+    for experiment in chosen:
         outcome = perform(experiment, QUICK if asked.quick else FULL, jobs=asked.jobs)
         print("\n".join(words(outcome)), flush=True)
         if asked.picture is not None:
-            many = len(experiments) > 1
             if many:
                 asked.picture.mkdir(parents=True, exist_ok=True)
             draw(outcome, asked.picture / f"{experiment.name}.png" if many else asked.picture)

@@ -15,7 +15,7 @@ from stepwell.core.testing import check_policy
 from stepwell.examples.experiments.prefill_first import PrefillFirst
 from stepwell.examples.experiments.run import EXPERIMENTS
 from stepwell.examples.experiments.setup import Point, best, knee, rates, sweep
-from stepwell.examples.experiments.show import QUICK, Experiment, Outcome, draw, findings, perform, record, words
+from stepwell.examples.experiments.show import QUICK, Experiment, Outcome, draw, findings, main, perform, record, words
 from stepwell.examples.experiments.verdict import Finding, Quantity, judge
 from stepwell.sim.plot import can_draw
 from stepwell.tests.architecture_rules import ROOT
@@ -159,12 +159,41 @@ def test_the_command(tmp_path: Path) -> None:
     ]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr
-    assert "verdict   reproduced" in ran.stdout
+    assert "\n  verdict   " in ran.stdout
     assert [json.loads(line)["experiment"] for line in kept.read_text().splitlines()] == ["fair_tenants"]
+
+
+@pytest.mark.parametrize(
+    ("words_asked", "says"), [((), "name some, or --all"), (("nope",), "unknown: nope; there are")]
+)
+def test_the_command_says_what_there_is(
+    words_asked: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run", *words_asked])
+    with pytest.raises(SystemExit):
+        main(list(EXPERIMENTS.values()))
+    assert says in capsys.readouterr().err
 
 
 def test_prefill_first_conforms() -> None:
     check_policy(lambda: PrefillFirst(PrefillFirst.Options()), examples=15)
+
+
+def test_the_page_tells_what_was_measured() -> None:
+    """A row an experiment in docs/experiments.md, with the figures of the run that is kept."""
+    kept = (ROOT / "benchmarks" / "results" / "2026-11-30-experiments.jsonl").read_text().splitlines()
+    page = (ROOT / "docs" / "experiments.md").read_text().splitlines()
+    lines = [json.loads(line) for line in kept]
+    assert [line["experiment"] for line in lines] == list(EXPERIMENTS)
+    for line in lines:
+        experiment = EXPERIMENTS[line["experiment"]]
+        assert (line["paper"], line["figure"], line["claim"]) == (experiment.paper, experiment.figure, experiment.claim)
+        found = [Finding(q, told["values"]) for q, told in zip(experiment.quantities, line["quantities"], strict=True)]
+        assert judge(found) == line["verdict"]
+        (row,) = [text for text in page if text.endswith(f"| `{experiment.name}` |")]
+        assert f"| {experiment.figure} |" in row
+        assert f"| **{line['verdict']}** |" in row
+        assert all(f"{each.estimate.mean:.3g}" in row for each in found)
 
 
 def test_files_are_small() -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "calibrate": "fit the cost model to what steps of live journals took",
     "fidelity": "run the real engine, predict it in the simulator, and say how well that went",
     "journal": "show what a journal records, or count it",
+    "report": "draw and write up a comparison, as one HTML page",
     "trace": "write a journal as a timeline for Perfetto",
     "explain": "tell one request's story from a journal",
     "config": "check or show a configuration",

@@ -96,8 +96,8 @@ def print_calibration(found: Calibration) -> None:
         if name == "reach":
             continue
         if isinstance(value, list):
-            for rows, time_ns in value:
-                table.add_row(f"a step of {many(rows, 'row')}", f"{time_ns:,} ns", "")
+            for count, time_ns in value:
+                table.add_row(f"{name} {count}", f"{time_ns:,}", "")
         elif isinstance(value, dict):
             for row, line in zip(value["rows"], value["values"], strict=True):
                 table.add_row(f"{name} {row}", f"{line[0]:,} to {line[-1]:,} ns", "")

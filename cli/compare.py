@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 from stepwell.cli.logs import log
 from stepwell.cli.progress import Bars
 from stepwell.core.errors import UserError
+from stepwell.sim import report
 from stepwell.sim.compare.flat import TABLES, columns
 from stepwell.sim.compare.result import Comparison, to_json
 from stepwell.sim.compare.run import compare
@@ -134,6 +134,7 @@ def _write(args: argparse.Namespace, found: Comparison) -> None:
     if args.out is not None:
         for path in write_all(found, args.out):
             log("info", "written", path=str(path))
+        print(f"the report is {(args.out / report.PAGE).resolve()}", file=sys.stderr)
 
 
 def write_all(found: Comparison, folder: Path) -> Sequence[Path]:
@@ -149,7 +150,4 @@ def write_all(found: Comparison, folder: Path) -> Sequence[Path]:
         if can_frame():
             written.append(folder / f"{name}.parquet")
             write_parquet(table, written[-1])
-    if importlib.util.find_spec("stepwell.sim.report") is not None:
-        report = importlib.import_module("stepwell.sim.report")
-        report.write(found, folder)
-    return written
+    return [*written, report.write(found, folder)]

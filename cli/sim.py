@@ -42,7 +42,12 @@ _HEAD_LINES = 12
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", nargs="?", metavar="SCENARIO.toml", help="configuration (default: every default)")
-    parser.add_argument("--trace", metavar="FILE", help="requests from a trace: Azure, Mooncake or a simple CSV")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="requests from a trace or a journal (stepwell workload formats)"
+    )
+    parser.add_argument(
+        "--skip-bad", action="store_true", help="count its rows that cannot be read instead of stopping"
+    )
     parser.add_argument("--policy", action="append", default=[], metavar="NAME", help="repeat it to compare policies")
     parser.add_argument("--shadow", metavar="NAME", help="a second policy, asked beside it and never obeyed")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
@@ -89,6 +94,8 @@ def _scenarios(args: argparse.Namespace) -> list[Resolved]:
     overrides = []
     if args.trace is not None:
         overrides += ["workload.kind=trace", f"workload.trace={args.trace}"]
+    if args.skip_bad:
+        overrides.append("workload.skip_bad=true")
     if args.limit is not None:
         overrides.append(f"workload.limit={args.limit}")
     if args.rate is not None:

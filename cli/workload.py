@@ -61,18 +61,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     workload = _workload(args)
-    told = describe(workload)
-    if args.json:
-        print(msgspec.json.encode(told).decode())
-    else:
-        print_description(told, console())
     if args.out is not None:
         from stepwell.sim.workload.picture import draw_workload  # lazy: start-up
 
         args.out.parent.mkdir(parents=True, exist_ok=True)
         draw_workload(workload, args.out)
-        if not args.json:
-            print(f"The picture is {args.out.resolve()}")
+    told = describe(workload)
+    if args.json:
+        print(msgspec.json.encode(told).decode())
+        return 0
+    print_description(told, console())
+    if args.out is not None:
+        print(f"The picture is {args.out.resolve()}")
     return 0
 
 

@@ -14,8 +14,8 @@ from stepwell.sim.cost.linear import COEFFICIENTS, PS_PER_NS, Linear
 from stepwell.sim.cost.table import Table
 from stepwell.sim.step_reader import MeasuredStep
 
-_KNOTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192)
-"""Rows at which a curve may bend."""
+_KNOTS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+"""Counts at which a curve may bend: most is going on where they are few, and behind powers of two."""
 _SUPPORT = 12
 """Steps that there are between two bends, at least."""
 
@@ -28,16 +28,24 @@ def fit_linear(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[s
 
 
 def fit_curve(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
-    """Likewise of ``Curve``: each stretch of the curve rises by its own coefficient."""
-    rows = counts(steps, "prefill_tokens") + counts(steps, "decode_requests")
-    knots = _bends(rows)
-    rises = _rises(rows, knots)
+    """Likewise of ``Curve``: each stretch of a curve rises by its own coefficient."""
+    decode = counts(steps, "decode_requests")
+    rows = decode + counts(steps, "prefill_tokens")
+    knots, some = _bends(rows), _bends(decode)
     default = Curve.Options()
     names = [name for name in default.__struct_fields__ if name in COUNT_OF]
-    first, found, assumed = _fit(steps, [np.ones(len(steps)), *rises], names, default)
-    base_ns = max(1, round(float(first[0])))
-    points = [[rows, base_ns + above] for rows, above in zip(knots, _heights(knots, first[1:]), strict=True)]
-    return {"rows_ns": points, **found}, assumed
+    columns = [np.ones(len(steps)), *_rises(rows, knots), *_rises(decode, some)]
+    first, found, assumed = _fit(steps, columns, names, default)
+    base_ns, cut = max(1, round(float(first[0]))), len(knots)
+    return {
+        "rows_ns": _points(knots, base_ns, first[1:cut]),
+        "decode_ns": _points(some, 0, first[cut:]),
+        **found,
+    }, assumed
+
+
+def _points(knots: Sequence[int], base_ns: int, slopes: Floats) -> list[list[int]]:
+    return [[count, base_ns + above] for count, above in zip(knots, _heights(knots, slopes), strict=True)]
 
 
 def fit_table(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:

@@ -30,7 +30,7 @@ def find_knee(
     seed: int, slo: SLO, known: Sequence[tuple[float, float]], attainment: Callable[[float], float]
 ) -> SeedKnee:
     """``known`` are (rate, attainment) found before; ``attainment`` finds another."""
-    low, high = 0.0, 0.0
+    start, low, high = round_rate(slo.start_per_s), 0.0, 0.0
     for rate, attained in sorted(known):
         if attained < slo.share:
             high = rate
@@ -44,13 +44,13 @@ def find_knee(
         return attained >= slo.share
 
     while not high:
-        rate = round_rate(slo.start_per_s if low < slo.start_per_s else 2 * low)
-        if rate > UP * slo.start_per_s:
+        rate = round_rate(2 * low) if low >= start else start
+        if rate > UP * start:
             return SeedKnee(seed, low, tried, "above")
         low, high = (rate, 0.0) if holds(rate) else (low, rate)
     while not low:
         rate = round_rate(high / 2)
-        if rate < DOWN * slo.start_per_s:
+        if rate < DOWN * start:
             return SeedKnee(seed, 0.0, tried, "below")
         low, high = (rate, high) if holds(rate) else (0.0, rate)
     while high - low > slo.tolerance * high:

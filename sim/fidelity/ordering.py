@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 
@@ -15,7 +16,7 @@ Values = Mapping[tuple[str, float], Sequence[Mapping[str, float]]]
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two policies at a load whose real difference exceeds what separates two runs of either.
+    """Two policies at a load whose real difference exceeds what separates the runs of either, and the floor.
 
     ``better`` is the one that was really better, by ``margin`` of its own value; ``right`` if the prediction says so.
     """
@@ -51,15 +52,16 @@ class Ordering(msgspec.Struct, frozen=True):
 
 def ordering(real: Values, predicted: Mapping[tuple[str, float], Mapping[str, float]]) -> Ordering:
     """Compare every two policies at every load, metric by metric.  Cells with fewer than two runs tell nothing of how
-    far apart two of them are, and are left out."""
+    far apart two of them are, and are left out.  With two runs a cell may look steady by luck, which is why a
+    difference has to exceed the floor of all of them as well."""
     pairs: list[Pair] = []
     choices: list[Choice] = []
     for metric in COMPARED:
         for load in sorted({load for _, load in real}):
             known = [key for key in real if key[1] == load and len(real[key]) > 1 and key in predicted]
-            pairs += [
-                pair for one, other in combinations(known, 2) if (pair := _pair(metric, one, other, real, predicted))
-            ]
+            least = floor([real[key] for key in known], metric) or 0.0
+            told = [_pair(metric, one, other, real, predicted, least) for one, other in combinations(known, 2)]
+            pairs += [pair for pair in told if pair is not None]
             if len(known) > 1:
                 choices.append(_choice(metric, load, known, real, predicted))
     wrong = [each.margin for each in pairs if not each.right]
@@ -78,9 +80,11 @@ def _pair(
     other: tuple[str, float],
     real: Values,
     predicted: Mapping[tuple[str, float], Mapping[str, float]],
+    least: float,
 ) -> Pair | None:
     mine, theirs = mean(real[one], metric), mean(real[other], metric)
-    if abs(mine - theirs) <= max(apart(real[one], metric), apart(real[other], metric)) or not min(mine, theirs):
+    noise = max(apart(real[one], metric), apart(real[other], metric), least * min(mine, theirs))
+    if abs(mine - theirs) <= noise or not min(mine, theirs):
         return None
     better, worse = (one, other) if mine < theirs else (other, one)
     right = predicted[better][metric] < predicted[worse][metric]
@@ -103,6 +107,18 @@ def _choice(
 def mean(runs: Sequence[Mapping[str, float]], metric: str) -> float:
     """Of a metric over runs."""
     return sum(each[metric] for each in runs) / len(runs)
+
+
+def floor(cells: Sequence[Sequence[Mapping[str, float]]], metric: str) -> float | None:
+    """How far two runs of one thing are apart: the root mean square over cells, by their means; None: nobody knows."""
+    spreads = [spread for runs in cells if (spread := spread_of(runs, metric)) is not None]
+    return math.sqrt(sum(each * each for each in spreads) / len(spreads)) if spreads else None
+
+
+def spread_of(runs: Sequence[Mapping[str, float]], metric: str) -> float | None:
+    """How far the runs of a cell are from one another, by their mean; None if there is but one."""
+    middle = mean(runs, metric)
+    return apart(runs, metric) / middle if len(runs) > 1 and middle else None
 
 
 def apart(runs: Sequence[Mapping[str, float]], metric: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -10,7 +9,7 @@ import msgspec
 from stepwell.sim.calibration.calibrate import Calibration
 from stepwell.sim.fidelity.agreement import Agreement, agreement
 from stepwell.sim.fidelity.observed import METRICS, Observed
-from stepwell.sim.fidelity.ordering import Ordering, apart, mean, ordering
+from stepwell.sim.fidelity.ordering import Ordering, floor, mean, ordering, spread_of
 from stepwell.sim.fidelity.study import Study
 
 TARGETS: dict[str, tuple[float, float]] = {
@@ -40,6 +39,8 @@ class LiveResult(msgspec.Struct):
     """Turns decided again from the journal."""
     difference: str = ""
     """The first decision that was not the recorded one; empty: none."""
+    step_ratio: float = 1.0
+    """What its steps took by what the cost model says of steps of these very shapes, in sum."""
 
 
 class MetricRow(msgspec.Struct, frozen=True):
@@ -66,6 +67,8 @@ class CellReport(msgspec.Struct, frozen=True):
     extrapolated_share: float | None
     valid: bool
     late_ms: float
+    step_ratios: list[float]
+    """By run: see ``LiveResult``."""
 
 
 class LoadReport(msgspec.Struct, frozen=True):
@@ -88,7 +91,8 @@ class Report(msgspec.Struct, frozen=True):
 
     study: Study
     capacity_per_s: float
-    calibration: Calibration
+    calibrations: list[Calibration]
+    """By round."""
     model: str
     where: str
     cells: list[CellReport]
@@ -103,15 +107,16 @@ class Report(msgspec.Struct, frozen=True):
 def report_of(
     study: Study,
     capacity_per_s: float,
-    calibration: Calibration,
+    calibrations: Sequence[Calibration],
     model: tuple[str, str],
     live: Mapping[House, Sequence[LiveResult]],
-    predicted: Mapping[House, tuple[Observed, float | None]],
+    predicted: Mapping[House, Sequence[tuple[Observed, float | None]]],
 ) -> Report:
-    """``live`` runs and ``predicted`` ones (with the share of their steps extrapolated), by policy and load."""
+    """``live`` runs and ``predicted`` ones (with the share of their steps extrapolated), by policy and load and then by
+    round.  What is predicted of a cell is the mean over rounds, as what is real."""
     real = {house: [each.observed.metrics for each in runs] for house, runs in live.items()}
     floors = {
-        (load, metric): _floor([runs for (_, at), runs in real.items() if at == load], metric)
+        (load, metric): floor([runs for (_, at), runs in real.items() if at == load], metric)
         for load in sorted({load for _, load in real})
         for metric in METRICS
     }
@@ -120,70 +125,68 @@ def report_of(
     return Report(
         study,
         capacity_per_s,
-        calibration,
+        list(calibrations),
         *model,
         cells,
-        [_load(load, metric, floor, cells) for (load, metric), floor in floors.items()],
-        ordering(real, {house: observed.metrics for house, (observed, _) in predicted.items()}),
+        [_load(load, metric, least, cells) for (load, metric), least in floors.items()],
+        ordering(real, {house: _means(told) for house, told in predicted.items()}),
         len(results),
         sum(each.turns for each in results),
         [each.difference for each in results if each.difference],
     )
 
 
-def _floor(cells: Sequence[Sequence[Mapping[str, float]]], metric: str) -> float | None:
-    """How far two runs of one thing are apart at a load: the root mean square over its policies, by their means."""
-    spreads = [spread for runs in cells if (spread := _spread(runs, metric)) is not None]
-    return math.sqrt(sum(each * each for each in spreads) / len(spreads)) if spreads else None
-
-
-def _spread(runs: Sequence[Mapping[str, float]], metric: str) -> float | None:
-    middle = mean(runs, metric)
-    return apart(runs, metric) / middle if len(runs) > 1 and middle else None
-
-
 def _cell(
     house: House,
     runs: Sequence[LiveResult],
-    predicted: tuple[Observed, float | None],
+    predicted: Sequence[tuple[Observed, float | None]],
     floors: Mapping[tuple[float, str], float | None],
 ) -> CellReport:
-    observed, extrapolated = predicted
+    means = _means(predicted)
+    shares = [share for _, share in predicted if share is not None]
     real = [each.observed.metrics for each in runs]
     rows = []
     for metric in METRICS:
-        value, told = mean(real, metric), observed.metrics[metric]
+        value, told = mean(real, metric), means[metric]
         error = (told - value) / value if value else 0.0
         rows.append(
-            MetricRow(metric, value, told, error, _spread(real, metric), _met(metric, error, floors[house[1], metric]))
+            MetricRow(
+                metric, value, told, error, spread_of(real, metric), _met(metric, error, floors[house[1], metric])
+            )
         )
     late_ms = max(each.late_ms for each in runs)
     return CellReport(
         *house,
         rows,
-        agreement(runs[0].observed, observed),
+        agreement(runs[0].observed, predicted[0][0]),
         agreement(runs[0].observed, runs[1].observed) if len(runs) > 1 else None,
-        extrapolated,
+        sum(shares) / len(shares) if shares else None,
         late_ms <= LATE * mean(real, "ttft_mean_ms"),
         late_ms,
+        [each.step_ratio for each in runs],
     )
 
 
-def _met(metric: str, error: float, floor: float | None) -> bool | None:
+def _means(predicted: Sequence[tuple[Observed, float | None]]) -> dict[str, float]:
+    metrics = [observed.metrics for observed, _ in predicted]
+    return {metric: mean(metrics, metric) for metric in METRICS}
+
+
+def _met(metric: str, error: float, least: float | None) -> bool | None:
     if metric not in TARGETS:
         return None
     allowed, floors = TARGETS[metric]
-    return abs(error) <= max(allowed, floors * (floor or 0.0))
+    return abs(error) <= max(allowed, floors * (least or 0.0))
 
 
-def _load(load: float, metric: str, floor: float | None, cells: Sequence[CellReport]) -> LoadReport:
+def _load(load: float, metric: str, least: float | None, cells: Sequence[CellReport]) -> LoadReport:
     rows = [(cell.policy, row) for cell in cells if cell.load == load for row in cell.metrics if row.metric == metric]
     errors = [abs(row.error) for _, row in rows]
     worst = max(rows, key=lambda each: abs(each[1].error))
     return LoadReport(
         load,
         metric,
-        floor,
+        least,
         sum(errors) / len(errors),
         sum(row.error for _, row in rows) / len(rows),
         max(errors),

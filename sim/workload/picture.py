@@ -61,9 +61,8 @@ def _rate(axes: Any, it: Description) -> None:
     edges, unit = _times(it.over_time)
     axes.stairs(it.over_time.per_s(it.over_time.requests), edges, fill=True, color=COLOURS[0])
     axes.axhline(it.profile.rate_per_s, color="black", linewidth=0.8, linestyle="--")
-    axes.text(
-        edges[-1], it.profile.rate_per_s, f"mean {it.profile.rate_per_s:.3g}", ha="right", va="bottom", fontsize=8.5
-    )
+    label = f"mean {it.profile.rate_per_s:.3g}"
+    axes.text(edges[-1], it.profile.rate_per_s, label, ha="right", va="bottom", fontsize=8.5, bbox=_PLATE)
     axes.set_xlim(0, edges[-1])
     axes.set_ylim(bottom=0)
     of = " that follow no other" if it.followers else ""

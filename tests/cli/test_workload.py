@@ -159,3 +159,9 @@ def test_formats_are_listed_with_their_settings(stepwell: Say) -> None:
     told = stepwell("workload", "formats")
     assert all(f"\n{name} " in f"\n{told}" for name in FORMATS)
     assert "settings: seed, dataset" in told
+
+
+def test_a_simulation_counts_bad_rows_if_asked(tmp_path: Path, stepwell: Say) -> None:
+    path = str(trace(tmp_path))
+    assert "line 102: no prompt tokens" in stepwell("sim", "--trace", path, status=2)
+    assert "102 rows, 100 used, 1 dropped, 1 refused" in stepwell("sim", "--trace", path, "--skip-bad")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import os
@@ -35,16 +36,17 @@ def chromium() -> str:
 
 
 class Page:
-    """One tab.  What its console and its network complained of is in ``complaints``."""
+    """One tab.  What its console and its network complained of is in ``complaints``, what it asked for in ``asked``."""
 
     def __init__(self, socket: ClientConnection) -> None:
         self.complaints: list[str] = []
+        self.asked: list[str] = []
         self._socket = socket
         self._ids = itertools.count(1)
         self._session = ""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
 
     def _call(self, method: str, **params: Any) -> Any:
@@ -58,6 +60,8 @@ class Page:
                 return message["result"]
             if message.get("method") == "Log.entryAdded":
                 self.complaints.append(message["params"]["entry"]["text"])
+            elif message.get("method") == "Network.requestWillBeSent":
+                self.asked.append(message["params"]["request"]["url"])
 
     def open(self, url: str) -> None:
         """Go there; waits until its scripts have run."""
@@ -69,6 +73,21 @@ class Page:
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def resize(self, width: int, height: int) -> None:
+        """The window, in CSS pixels."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+
+    def without_scripts(self) -> None:
+        """From the next page on."""
+        self._call("Emulation.setScriptExecutionDisabled", value=True)
+
+    def picture(self, path: Path) -> None:
+        """A PNG of what is to be seen."""
+        shot = self._call("Page.captureScreenshot", format="png")["data"]
+        path.write_bytes(base64.b64decode(shot))
 
     def until(self, condition: str) -> None:
         """It must come true."""

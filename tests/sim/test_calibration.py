@@ -129,6 +129,7 @@ def test_a_machine_that_bends_is_found_by_the_curve_and_not_by_the_line() -> Non
     machine = Curve(
         Curve.Options(
             rows_ns=((1, 30_000_000), (16, 34_000_000), (64, 150_000_000), (232, 700_000_000)),
+            decode_ns=((0, 0), (1, 1_000_000), (2, 9_000_000), (32, 12_000_000)),
             kv_token_ps=5_000_000,
             prefill_pair_ps=300_000,
         )
@@ -197,7 +198,7 @@ def test_too_few_steps_and_unknown_models_are_refused() -> None:
     more=st.integers(1, 10**5),
     steps=st.integers(1, 40),
 )
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_si_5_a_curve_rises_and_its_runs_are_its_steps(
     points: list[tuple[int, int]],
     first: tuple[int, int],
@@ -211,12 +212,14 @@ def test_si_5_a_curve_rises_and_its_runs_are_its_steps(
     told = [first]
     for rows, time_ns in points:
         told.append((told[-1][0] + rows, told[-1][1] + time_ns))
-    model = Curve(Curve.Options(rows_ns=tuple(told), prefill_pair_ps=pair_ps, kv_token_ps=kv_ps, decode_request_ns=3))
+    decode = ((0, 0), (3, 5), (9, 5), (20, 10_000))
+    model = Curve(Curve.Options(rows_ns=tuple(told), prefill_pair_ps=pair_ps, kv_token_ps=kv_ps, decode_ns=decode))
     larger = msgspec.structs.replace(shape, **{name: getattr(shape, name) + more})
     assert 0 < model.step_ns(shape) <= model.step_ns(larger)
     for rows, time_ns in told:
         if rows:
             assert model.step_ns(BatchShape(rows)) == time_ns
+    assert model.step_ns(BatchShape(0, 6)) == model.step_ns(BatchShape(6)) + 5
     now_ns, ends, step = 7, [], msgspec.structs.replace(shape)
     for _ in range(steps):
         now_ns += model.step_ns(step)
@@ -230,6 +233,9 @@ def test_si_5_a_curve_rises_and_its_runs_are_its_steps(
 def test_a_curve_that_falls_is_refused(points: Any) -> None:
     with pytest.raises(UserError, match="rows_ns"):
         Curve(Curve.Options(rows_ns=points))
+    if points != ((1, 0),):  # decoding may add nothing
+        with pytest.raises(UserError, match="decode_ns"):
+            Curve(Curve.Options(decode_ns=points))
 
 
 # ------------------------------------------------------------------------------------------------ journals

@@ -43,7 +43,7 @@ def test_t_probability_is_the_area_under_the_density(freedom: int) -> None:
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
 
     def density(t: float) -> float:
-        return scale * (1 + t * t / freedom) ** (-(freedom + 1) / 2)
+        return float(scale * (1 + t * t / freedom) ** (-(freedom + 1) / 2))
 
     for end in (0.1, 1.0, 2.5, 9.0):
         steps = 4_000  # Simpson's rule

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepwell.core.protocols import BatchShape
+from stepwell.core.testing_cost import by_steps
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.cost.running import run_by_steps
-from stepwell.tests.sim.test_cost_linear import by_steps, options, shapes
+from stepwell.tests.sim.test_cost_linear import options, shapes
 
 
 @given(options, shapes, st.integers(0, 10**15), st.integers(0, 80), st.integers(-10, 10**10))

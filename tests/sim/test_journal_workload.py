@@ -101,7 +101,7 @@ def test_a_live_chat_with_choices_is_served_again_to_the_byte(tmp_path: Path, de
         said = [1, 2, 3, 4, 5]
         for turn in range(3):
             keys = page_keys(said, 4, b"salt")
-            asked = {"keys": keys, "salt": b"salt", "tenant": "t", "priority": turn, "program": "chat"}
+            asked: dict[str, Any] = {"keys": keys, "salt": b"salt", "tenant": "t", "priority": turn, "program": "chat"}
             one = engine.submit(said, 9 if turn == 1 else 100, **asked)
             others = [engine.submit(said, 30, parent=one.request, **asked) for _ in range(2)]
             for stream in (one, *others):

@@ -42,7 +42,7 @@ class Curved:
 COSTS: dict[str, CostModel] = {"closed": Linear(WHOLE), "rounding": Linear(ODD), "curved": Curved()}
 
 
-def run(case: Case, cost: CostModel, *, jumps: bool, honour_repeats: bool) -> tuple[bytes, dict[str, Any]]:
+def run(case: Case, cost: CostModel, *, jumps: bool, honour_repeats: bool) -> tuple[bytes, Any]:
     """The journal, and what the metrics say."""
     scheduler = case.build(honour_repeats=honour_repeats)
     recorder, metrics = Recorder(case.config(), scheduler), RunMetrics()
@@ -57,7 +57,7 @@ def run(case: Case, cost: CostModel, *, jumps: bool, honour_repeats: bool) -> tu
     ).run()
     gaps = {name: sorted(zip(it.gaps_ns, it.counts, strict=True)) for name, it in metrics.gaps.items()}
     told = dict(metrics.requests), gaps, metrics.steps, metrics.busy_ns, metrics.kv_page_ns, metrics.computed_tokens
-    return recorder.run().journal, dict(enumerate(told))
+    return recorder.run().journal, told
 
 
 def check(case: Case, cost: CostModel) -> bytes:

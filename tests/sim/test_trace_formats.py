@@ -77,7 +77,8 @@ JSON = {
 }
 EVERY = {**LINES, **JSON, "vllm-log": Sample("", vllm, ())}
 every = pytest.mark.parametrize("sample", EVERY.values(), ids=EVERY)
-strict = pytest.mark.parametrize("sample", {**LINES, **JSON}.values(), ids={**LINES, **JSON})
+STRICT = {**LINES, **JSON}
+strict = pytest.mark.parametrize("sample", STRICT.values(), ids=STRICT)
 
 
 def read(tmp_path: Path, text: str | bytes, **options: Any) -> Workload:

@@ -180,7 +180,7 @@ def test_a_sample_keeps_programs_and_choices_whole_and_grows_with_its_share(shar
 def test_a_sample_is_about_as_large_as_asked() -> None:
     base = family(4000)
     for by in ("request", "program"):
-        assert len(sample(base, 0.3, seed=4, by=by)) / len(base) == pytest.approx(0.3, abs=0.08)  # type: ignore[arg-type]
+        assert len(sample(base, 0.3, seed=4, by=by)) / len(base) == pytest.approx(0.3, abs=0.08)
     assert sample(base, 0.3, seed=4).requests != sample(base, 0.3, seed=5).requests
     for bad in (0.0, 1.5, float("nan"), -1.0):
         with pytest.raises(UserError):

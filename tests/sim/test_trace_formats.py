@@ -75,7 +75,8 @@ JSON = {
         ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length"),
     ),
 }
-EVERY = {**LINES, **JSON, "vllm-log": Sample("", vllm, ())}
+KEPT = {"workload": Sample('{"stepwell_workload":1}', lambda at, p, o: f"[{at * 10**9}, {p}, {o}]", ())}
+EVERY = {**LINES, **JSON, **KEPT, "vllm-log": Sample("", vllm, ())}
 every = pytest.mark.parametrize("sample", EVERY.values(), ids=EVERY)
 STRICT = {**LINES, **JSON}
 strict = pytest.mark.parametrize("sample", STRICT.values(), ids=STRICT)

@@ -132,11 +132,9 @@ def _folder(out: Path | None) -> Iterator[Path]:
 
 def print_advice(found: Advice, to: Console) -> None:
     """The standings, the reasons, and the lines for the configuration."""
-    part = f"the last {found.requests} of {found.requests_in_all}" if found.requests < found.requests_in_all else "all"
-    to.print(
-        Text(f"{', '.join(found.sources)}: {part} {many(found.requests, 'request')}, {found.rate_per_s:.3g}/s", "bold"),
-        soft_wrap=True,
-    )
+    part = f"the last {found.requests} of " if found.requests < found.requests_in_all else ""
+    head = f"{', '.join(found.sources)}: {part}{many(found.requests_in_all, 'request')}, {found.rate_per_s:.3g}/s"
+    to.print(Text(head, "bold"), soft_wrap=True)
     to.print(_sentence(found.step_times), soft_wrap=True)
     for note in found.notes:
         to.print(f"note: {note}", soft_wrap=True)

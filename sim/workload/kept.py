@@ -50,7 +50,7 @@ def _request(line: str) -> TraceRequest:
             raise RowError(f"has {len(row)} fields, not {_LEAST} to {len(_FIELDS)}")
         tree = dict(zip(_FIELDS, (msgspec.json.decode(each) for each in row), strict=False))
         request = msgspec.convert(tree, TraceRequest)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RowError(str(error)) from None
     if any(isinstance(value, int) and value < 0 for name, value in tree.items() if name != "priority"):
         raise RowError("counts and times are not negative")
@@ -64,7 +64,7 @@ def _read(path: Path, format: Format, reading: Reading) -> Workload:
         _, first = next(lines, (1, ""))
         try:
             head = msgspec.json.decode(first, type=_Head)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UserError(f"{path}, line 1: {error}", field="trace") from None
         if head.stepwell_workload != 1 or head.key_tokens < 0:
             raise UserError(f"{path}, line 1: not version 1 of a workload", field="trace")

@@ -18,7 +18,7 @@ from stepwell.cli.tables import console, plain_table, share, time_of
 from stepwell.core.errors import UserError
 from stepwell.sim.calibration.fits import FITS
 from stepwell.sim.compare.runners import MOST_JOBS
-from stepwell.sim.whatif.advice import Advice, Headroom, Standing
+from stepwell.sim.whatif.advice import Advice, Headroom, Standing, toml_of
 from stepwell.sim.whatif.advise import LATEST, MINUTES, SHARE, advise
 from stepwell.sim.whatif.times import MODEL
 from stepwell.sim.whatif.traffic import read_traffic
@@ -144,11 +144,17 @@ def print_advice(found: Advice, to: Console) -> None:
     hidden = len(found.standings) - _SHOWN
     if hidden > 0:
         to.print(f"and {hidden} more behind these; --json has all of them")
+    summary = found.standings[0].summary
+    if summary.measured_share is not None or summary.extrapolated_share is not None:
+        measured, beyond = share(summary.measured_share), share(summary.extrapolated_share)
+        told = f"{found.best}: {measured} of its steps have measured times, {beyond} lie beyond everything measured"
+        to.print(told, soft_wrap=True)
     to.print()
     for reason in found.reasons:
         to.print(f"- {reason}", soft_wrap=True)
     to.print()
-    to.print(Text("put into the configuration:" if found.verdict != "keep" else "what runs now:", "bold"))
+    stays = found.toml == toml_of(found.standing(found.now).contender)
+    to.print(Text("nothing to change; what runs now:" if stays else "put into the configuration:", "bold"))
     to.print(found.toml, end="", soft_wrap=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 
 from stepwell.cli.progress import Bar
 from stepwell.cli.step_tables import print_times
+from stepwell.cli.what_if import CHANGES, MODEL_CHOICES, ask
 from stepwell.core.build import COSTMODEL, ECHO, make_backend
 from stepwell.core.config import Config
 from stepwell.core.errors import UserError
@@ -23,13 +25,17 @@ HELP = """\
 Decide a recorded run again from its events, and hold every instruction to the record.
 Exit status 0 if every decision is the recorded one, 1 if not.
 With --backend nothing is decided: the recorded plans are executed on a real model instead, and the time that steps
-took is told beside what the journal's cost model predicts, by the shape of the batch."""
+took is told beside what the journal's cost model predicts, by the shape of the batch.
+With --policy, --allocator or --set the recorded requests are served again in the simulator, by the recorded policy and
+by the other one, and the difference is told: see docs/what_if.md."""
 
 EXAMPLES = """\
 examples:
   stepwell sim --journal run.jsonl && stepwell replay run.jsonl
   stepwell replay night.jsonl --plugins /etc/stepwell   policy files that the configuration names lie there
   stepwell replay run.jsonl --backend torch --dtype bfloat16 --limit 500
+  stepwell replay night.jsonl --policy chat-batch       what if that had decided last night?
+  stepwell replay night.jsonl --policy sarathi --set scheduler.options.step_ms=30 --set classes.chat.ttft_ms=500
 """
 
 MODEL = "smollm2"
@@ -47,16 +53,36 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", metavar="DTYPE", help="float32 or bfloat16 (auto)")
     parser.add_argument("--threads", type=int, metavar="N", help="of the processor (all cores but one)")
     parser.add_argument("--limit", type=int, metavar="STEPS", help="execute so many steps at most (all)")
-    parser.add_argument("--json", action="store_true", help="times as JSON: an object a shape, and one of the total")
+    parser.add_argument("--policy", metavar="NAME", help="serve it again under this policy, and compare")
+    parser.add_argument("--allocator", metavar="NAME", help="the same with another allocator of KV pages")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="the same with any value, as memory.pages=4000"
+    )
+    parser.add_argument("--fit", choices=MODEL_CHOICES, help="with these: what predicts steps that were not measured")
+    parser.add_argument("--json", action="store_true", help="times or differences as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
+    changes = [name for name in CHANGES if getattr(args, name)]
+    if changes and args.backend is not None:
+        raise UserError(f"goes without --backend: with --{changes[0]} nothing is executed", field=changes[0])
+    if changes:
+        _alone(args, _BACKENDS_ONLY, "goes with --backend")
+        return ask(args)
+    if args.fit is not None:
+        raise UserError("goes with --policy, --allocator or --set: nothing is predicted without", field="fit")
     if args.backend is not None:
         return _execute(args)
-    given = next((name for name in _BACKENDS_ONLY if getattr(args, name) is not None), "json" if args.json else "")
-    if given:
-        raise UserError(f"--{given} goes with --backend: without one nothing is executed", field=given)
+    _alone(args, _BACKENDS_ONLY, "goes with --backend: without one nothing is executed")
+    if args.json:
+        raise UserError("--json goes with --backend, or with another policy", field="json")
     return _decide(args)
+
+
+def _alone(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    given = next((name for name in names if getattr(args, name) is not None), "")
+    if given:
+        raise UserError(f"--{given} {why}", field=given)
 
 
 def _decide(args: argparse.Namespace) -> int:

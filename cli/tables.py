@@ -131,6 +131,8 @@ def _other(run: Summary) -> Cell:
 
 def step_times(run: Summary) -> str:
     """Where its step times come from, and how far they are to be trusted."""
+    if run.measured_share is not None:
+        return f"{share(run.measured_share)} measured"
     if run.step_times != "predicted":
         return run.step_times
     error = f", ±{100 * run.step_error_p90:.1f} %" if run.step_error_p90 is not None else ""

@@ -86,14 +86,16 @@ def resolve(
             source = f"environment {name}"
             parts = name.removeprefix(PREFIX).lower().split("__")
             layers.set(parts, text, source, written=name)
-    for override in overrides:
-        dotted, equals, text = override.partition("=")
-        if not equals or not dotted.strip():
-            raise UserError(f"an override is written path=value, such as scheduler.policy=swap; got {override!r}")
-        layers.set(dotted.strip().split("."), text.strip(), COMMAND_LINE, written=dotted.strip())
-    config = convert(layers.tree, Config, source_of=layers.source)
-    check_together(config, layers.source)
-    return Resolved(config, dict(layers.origins), path, tuple(layers.notes))
+    layers.override(overrides)
+    return layers.resolved(path)
+
+
+def changed(config: Config, overrides: Sequence[str], *, source: str) -> Resolved:
+    """A tree that there is already, which came from ``source``, with overrides upon it, as ``resolve`` reads them."""
+    layers = _Layers(source)
+    layers.merge(msgspec.json.decode(msgspec.json.encode(config)), source)
+    layers.override(overrides)
+    return layers.resolved(None)
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -127,6 +129,20 @@ class _Layers:
                 return self.origins[below[-1]]
             path = path.rpartition(".")[0]
         return self.file
+
+    def override(self, overrides: Sequence[str]) -> None:
+        """Values from the command line."""
+        for override in overrides:
+            dotted, equals, text = override.partition("=")
+            if not equals or not dotted.strip():
+                raise UserError(f"an override is written path=value, such as scheduler.policy=swap; got {override!r}")
+            self.set(dotted.strip().split("."), text.strip(), COMMAND_LINE, written=dotted.strip())
+
+    def resolved(self, file: Path | None) -> Resolved:
+        """The tree, checked."""
+        config = convert(self.tree, Config, source_of=self.source)
+        check_together(config, self.source)
+        return Resolved(config, dict(self.origins), file, tuple(self.notes))
 
     def set(self, parts: Sequence[str], text: str, source: str, *, written: str) -> None:
         """One value from the environment or the command line, whose text is read as the type at its place."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol, cast
 
 import msgspec
 
-from stepwell.core.protocols import BatchShape
-from stepwell.sim.cost.reach import Reach
+from stepwell.core.protocols import BatchShape, CostModel
+from stepwell.sim.cost.reach import Reach, reach_of
 
 Source = Literal["measured", "predicted", "estimated"]
 
@@ -19,15 +19,36 @@ class StepTimeSource(msgspec.Struct, frozen=True):
     steps ``extrapolated_share`` lie beyond these, and for nine in ten of the others the true time is within
     ``error_p90`` of what it says (None: nobody held steps out to find that out).  ``estimated``: the cost model was
     fitted to nothing, so nobody knows either.
+
+    ``measured_share``: of that part of the steps the times were measured, on batches that coincide with recorded ones
+    (``whatif.measured``); the rest is as ``source`` says.  None where nobody looks for such.
     """
 
     source: Source = "estimated"
     extrapolated_share: float | None = None
     error_p90: float | None = None
+    measured_share: float | None = None
 
 
 ESTIMATED = StepTimeSource()
 MEASURED = StepTimeSource("measured", 0.0)
+
+
+class Counting(Protocol):
+    """Told of every step of a run, one by one or as a run in which each later step reads ``decode_requests`` more."""
+
+    def step(self, shape: BatchShape) -> None: ...
+    def run(self, shape: BatchShape, count: int) -> None: ...
+    def source(self) -> StepTimeSource: ...
+
+
+def counting(cost: CostModel) -> Counting | None:
+    """What counts a run under this cost model: its own way, or by its reach; None if it has neither."""
+    own = getattr(cost, "counting", None)
+    if own is not None:
+        return cast(Counting, own())
+    reach = reach_of(cost)
+    return Extrapolation(reach) if reach is not None else None
 
 
 class Extrapolation:

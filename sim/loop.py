@@ -19,8 +19,7 @@ from stepwell.core.scheduler import Scheduler
 from stepwell.core.types import FOREVER, RequestId, StepId
 from stepwell.sim.backend import Fault, FaultScript, no_faults
 from stepwell.sim.closed_loop import ClosedLoop
-from stepwell.sim.cost.reach import reach_of
-from stepwell.sim.extrapolation import ESTIMATED, Extrapolation, StepTimeSource
+from stepwell.sim.extrapolation import ESTIMATED, StepTimeSource, counting
 from stepwell.sim.mirror import BatchMirror
 from stepwell.sim.workload.request import TraceRequest
 
@@ -55,8 +54,7 @@ class Simulator:
         self._observers = observers if closed is None else [*observers, self._follow_ends]
         self._max_tokens = max_tokens
         self._faults = None if faults is no_faults else faults
-        reach = reach_of(cost)
-        self._extrapolation = Extrapolation(reach) if reach is not None else None
+        self._counting = counting(cost)
         self._jumps = jumps and scheduler.state.limits.depth == 1 and faults is no_faults
         live = scheduler.state.requests
         arrived = self._requests
@@ -141,7 +139,7 @@ class Simulator:
     @property
     def step_times(self) -> StepTimeSource:
         """How far the step times so far are to be trusted."""
-        return ESTIMATED if self._extrapolation is None else self._extrapolation.source()
+        return ESTIMATED if self._counting is None else self._counting.source()
 
     def _report(self, events: list[Event]) -> None:
         """What the device reports now, and the cancels of clients who got the last token that they waited for.
@@ -266,8 +264,8 @@ class Simulator:
                 ends = self._cost.run_ns(shape, now_ns, further + 1, until_ns)
                 further = len(ends) - 1
                 if further:
-                    if self._extrapolation is not None:
-                        self._extrapolation.run(shape, further + 1)
+                    if self._counting is not None:
+                        self._counting.run(shape, further + 1)
                     ended = mirror.repeat(further)
                     done_ns = self._done_ns = ends.pop()
                     run: list[Event] = [RunDone(step, ends)]
@@ -276,8 +274,8 @@ class Simulator:
                         observe(ends[-1], run, out)
                     self._done = StepDone(step + further, ended, done_ns - ends[-1])
                     return
-        if self._extrapolation is not None:
-            self._extrapolation.step(shape)
+        if self._counting is not None:
+            self._counting.step(shape)
         elapsed_ns, copy_ns = mirror.times(self._cost)
         self._done_ns = now_ns + elapsed_ns
         self._done = StepDone(step, ended, elapsed_ns, copy_ns)

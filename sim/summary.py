@@ -76,7 +76,8 @@ class Summary(msgspec.Struct, frozen=True):
 
     ``kv_utilisation`` is missing where the record does not begin with an empty device.  ``step_times``, the share of
     steps beyond what their cost model was fitted on, and what nine in ten of the others are within, are those of
-    ``extrapolation.StepTimeSource``.  The error is of single steps: where requests wait for one another, it adds up.
+    ``extrapolation.StepTimeSource``, as is ``measured_share``.  The error is of single steps: where requests wait for
+    one another, it adds up.
     """
 
     policy: str
@@ -102,6 +103,7 @@ class Summary(msgspec.Struct, frozen=True):
     step_times: Source = "estimated"
     extrapolated_share: float | None = None
     step_error_p90: float | None = None
+    measured_share: float | None = None
 
 
 def summarise(
@@ -151,6 +153,7 @@ def summarise(
         step_times=step_times.source,
         extrapolated_share=step_times.extrapolated_share,
         step_error_p90=step_times.error_p90,
+        measured_share=step_times.measured_share,
     )
 
 

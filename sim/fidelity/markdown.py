@@ -34,8 +34,7 @@ def percent(value: float | None, *, sign: bool = False) -> str:
 
 
 def _head(report: Report) -> Iterator[str]:
-    study, fit = report.study, report.calibration
-    errors = fit.errors
+    study, fits = report.study, report.calibrations
     yield "# Predicted against real"
     yield ""
     yield (
@@ -45,11 +44,21 @@ def _head(report: Report) -> Iterator[str]:
         + (f", {', '.join(study.settings)}" if study.settings else "")
         + "."
     )
-    yield (
-        f"Cost model `{fit.cost.model}`, fitted to {fit.fitted} steps of live runs on other requests; held-out steps"
-        f" are off by {percent(errors.mean)} on average, nine in ten by at most {percent(errors.p90)}, their sum by"
-        f" {percent(errors.bias, sign=True)}. Predictions run free: they get the requests and nothing of the live run."
-    )
+    for number, fit in enumerate(fits, 1):
+        yield (
+            f"Round {number}: cost model `{fit.cost.model}`, fitted to {fit.fitted} steps of live runs on other"
+            f" requests that lie among those predicted; held-out steps are off by {percent(fit.errors.mean)} on"
+            f" average, nine in ten by at most {percent(fit.errors.p90)}, their sum by"
+            f" {percent(fit.errors.bias, sign=True)}."
+        )
+    yield "Predictions run free: they get the requests and nothing of the live run."
+    for number in range(study.runs):
+        ratios = sorted(cell.step_ratios[number] for cell in report.cells)
+        yield (
+            f"Round {number + 1}: the steps of a live run took {percent(ratios[0])} to {percent(ratios[-1])} (median"
+            f" {percent(ratios[len(ratios) // 2])}) of what the cost model says of steps of these very shapes. That"
+            " part of an error is the machine's, or the cost model's; the rest is the scheduler's."
+        )
     late = [cell for cell in report.cells if not cell.valid]
     if late:
         told = ", ".join(f"{cell.policy} at {cell.load:g}" for cell in late)

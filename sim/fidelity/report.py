@@ -39,6 +39,8 @@ class LiveResult(msgspec.Struct):
     """Turns decided again from the journal."""
     difference: str = ""
     """The first decision that was not the recorded one; empty: none."""
+    step_ratio: float = 1.0
+    """What its steps took by what the cost model says of steps of these very shapes, in sum."""
 
 
 class MetricRow(msgspec.Struct, frozen=True):
@@ -65,6 +67,8 @@ class CellReport(msgspec.Struct, frozen=True):
     extrapolated_share: float | None
     valid: bool
     late_ms: float
+    step_ratios: list[float]
+    """By run: see ``LiveResult``."""
 
 
 class LoadReport(msgspec.Struct, frozen=True):
@@ -87,7 +91,8 @@ class Report(msgspec.Struct, frozen=True):
 
     study: Study
     capacity_per_s: float
-    calibration: Calibration
+    calibrations: list[Calibration]
+    """By round."""
     model: str
     where: str
     cells: list[CellReport]
@@ -102,12 +107,13 @@ class Report(msgspec.Struct, frozen=True):
 def report_of(
     study: Study,
     capacity_per_s: float,
-    calibration: Calibration,
+    calibrations: Sequence[Calibration],
     model: tuple[str, str],
     live: Mapping[House, Sequence[LiveResult]],
-    predicted: Mapping[House, tuple[Observed, float | None]],
+    predicted: Mapping[House, Sequence[tuple[Observed, float | None]]],
 ) -> Report:
-    """``live`` runs and ``predicted`` ones (with the share of their steps extrapolated), by policy and load."""
+    """``live`` runs and ``predicted`` ones (with the share of their steps extrapolated), by policy and load and then by
+    round.  What is predicted of a cell is the mean over rounds, as what is real."""
     real = {house: [each.observed.metrics for each in runs] for house, runs in live.items()}
     floors = {
         (load, metric): floor([runs for (_, at), runs in real.items() if at == load], metric)
@@ -119,11 +125,11 @@ def report_of(
     return Report(
         study,
         capacity_per_s,
-        calibration,
+        list(calibrations),
         *model,
         cells,
         [_load(load, metric, least, cells) for (load, metric), least in floors.items()],
-        ordering(real, {house: observed.metrics for house, (observed, _) in predicted.items()}),
+        ordering(real, {house: _means(told) for house, told in predicted.items()}),
         len(results),
         sum(each.turns for each in results),
         [each.difference for each in results if each.difference],
@@ -133,14 +139,15 @@ def report_of(
 def _cell(
     house: House,
     runs: Sequence[LiveResult],
-    predicted: tuple[Observed, float | None],
+    predicted: Sequence[tuple[Observed, float | None]],
     floors: Mapping[tuple[float, str], float | None],
 ) -> CellReport:
-    observed, extrapolated = predicted
+    means = _means(predicted)
+    shares = [share for _, share in predicted if share is not None]
     real = [each.observed.metrics for each in runs]
     rows = []
     for metric in METRICS:
-        value, told = mean(real, metric), observed.metrics[metric]
+        value, told = mean(real, metric), means[metric]
         error = (told - value) / value if value else 0.0
         rows.append(
             MetricRow(
@@ -151,12 +158,18 @@ def _cell(
     return CellReport(
         *house,
         rows,
-        agreement(runs[0].observed, observed),
+        agreement(runs[0].observed, predicted[0][0]),
         agreement(runs[0].observed, runs[1].observed) if len(runs) > 1 else None,
-        extrapolated,
+        sum(shares) / len(shares) if shares else None,
         late_ms <= LATE * mean(real, "ttft_mean_ms"),
         late_ms,
+        [each.step_ratio for each in runs],
     )
+
+
+def _means(predicted: Sequence[tuple[Observed, float | None]]) -> dict[str, float]:
+    metrics = [observed.metrics for observed, _ in predicted]
+    return {metric: mean(metrics, metric) for metric in METRICS}
 
 
 def _met(metric: str, error: float, least: float | None) -> bool | None:

@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from stepwell.core.errors import UserError
-from stepwell.sim.calibration.calibrate import Calibration, calibrate
+from stepwell.core.registry import make_cost_model
+from stepwell.sim.calibration.calibrate import Calibration, calibrate, predicted
 from stepwell.sim.calibration.measured import measured_steps
 from stepwell.sim.fidelity.live import ClientView, LiveRun, run_live
 from stepwell.sim.fidelity.observed import Observed, observed_live
@@ -27,7 +28,8 @@ from stepwell.sim.fidelity.study import (
     config_of,
     fit_cells,
     folder,
-    test_cells,
+    in_order,
+    predicted_cells,
     workload_of,
 )
 from stepwell.sim.replay import replay
@@ -52,7 +54,7 @@ class Runs:
 
     def __init__(self, study: Study, out: Path, tell: Tell = lambda text: None) -> None:
         self.study = study
-        self.cells = [capacity_cell(), *fit_cells(study), *test_cells(study)]
+        self.cells = list(in_order(study))
         self._runs, self._journals = folder(out, "runs"), folder(out, "journals")
         self._tell = tell
 
@@ -110,21 +112,26 @@ class Runs:
 def report(runs: Runs, *, cost_model: str, tell: Tell = lambda text: None) -> Report:
     """Fit, predict and compare; all runs have to be there."""
     study, capacity = runs.study, runs.capacity()
-    fitted = [capacity_cell(), *fit_cells(study)]
-    tell(f"fitting {cost_model} to {len(fitted)} runs")
-    calibration = calibrate([step for cell in fitted for step in measured_steps(runs.journal(cell))], model=cost_model)
+    calibrations = [_fitted(runs, run, cost_model, tell) for run in range(study.runs)]
     live: dict[House, list[LiveResult]] = {}
-    predicted: dict[House, tuple[Observed, float | None]] = {}
-    for cell in test_cells(study):
-        tell(f"{cell.policy}, load {cell.load:g}: deciding again, predicting")
-        live.setdefault(cell.house, []).append(_live_result(runs, cell))
-        if cell.house not in predicted:
-            predicted[cell.house] = _predicted(study, cell, calibration, capacity)
+    told: dict[House, list[tuple[Observed, float | None]]] = {}
+    for cell in predicted_cells(study):
+        tell(f"{cell.name}: deciding again, predicting")
+        calibration = calibrations[cell.run]
+        live.setdefault(cell.house, []).append(_live_result(runs, cell, calibration))
+        told.setdefault(cell.house, []).append(_predicted(study, cell, calibration, capacity))
     first = runs.read(capacity_cell())
-    return report_of(study, capacity, calibration, (first.model, first.where), live, predicted)
+    return report_of(study, capacity, calibrations, (first.model, first.where), live, told)
 
 
-def _live_result(runs: Runs, cell: Cell) -> LiveResult:
+def _fitted(runs: Runs, run: int, cost_model: str, tell: Tell) -> Calibration:
+    """The cost model of one round, fitted to the live runs that lie among those of the round."""
+    cells = [capacity_cell(), *fit_cells(runs.study, run)]
+    tell(f"fitting {cost_model} to {len(cells)} runs of round {run + 1}")
+    return calibrate([step for cell in cells for step in measured_steps(runs.journal(cell))], model=cost_model)
+
+
+def _live_result(runs: Runs, cell: Cell, calibration: Calibration) -> LiveResult:
     found, journal = runs.read(cell), runs.journal(cell)
     again = replay(journal)
     late_ns = [each.late_ns for each in found.requests]
@@ -133,6 +140,7 @@ def _live_result(runs: Runs, cell: Cell) -> LiveResult:
         sum(late_ns) / len(late_ns) / 1e6,
         again.turns,
         f"{cell.name}: {again.difference}" if again.difference is not None else "",
+        predicted(make_cost_model(calibration.cost), measured_steps(journal)).total().ratio,
     )
 
 

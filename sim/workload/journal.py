@@ -59,7 +59,16 @@ def read_journal_workload(path: str | os.PathLike[str]) -> Workload:
     return _read(Path(path), JOURNAL, Reading())
 
 
+def read_identified(path: str | os.PathLike[str]) -> tuple[Workload, list[RequestId]]:
+    """The same, and the ids that the journal knows them by, in the order of the workload."""
+    return _read_both(Path(path), JOURNAL, Reading())
+
+
 def _read(path: Path, format: Format, reading: Reading) -> Workload:
+    return _read_both(path, format, reading)[0]
+
+
+def _read_both(path: Path, format: Format, reading: Reading) -> tuple[Workload, list[RequestId]]:
     parts = stretches(path)
     recorded = _recorded(parts)
     intake = Intake(path, reading.skip_bad, unit="request")
@@ -70,11 +79,13 @@ def _read(path: Path, format: Format, reading: Reading) -> Workload:
             intake.drop(id, f"class {known.submitted.klass!r} was not defined")
             continue
         intake.add(id, _request(known, lengths, places))
-        places[id] = len(intake.requests)
+        if len(intake.requests) > len(places):
+            places[id] = len(intake.requests)
     keyed = any(known.submitted.keys for known in recorded.requests.values())
     config = config_of(parts[-1].header, str(path))
     workload = intake.workload(format, reading, notes=_notes(path, parts, recorded, lengths))
-    return msgspec.structs.replace(workload, key_tokens=make_allocator(config.memory).key_tokens if keyed else 0)
+    key_tokens = make_allocator(config.memory).key_tokens if keyed else 0
+    return msgspec.structs.replace(workload, key_tokens=key_tokens), list(places)
 
 
 def _recorded(parts: list[Stretch]) -> _Recorded:

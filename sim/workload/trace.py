@@ -25,6 +25,7 @@ from stepwell.core.schema import convert
 from stepwell.sim.workload.azure import AZURE
 from stepwell.sim.workload.burstgpt import BURSTGPT
 from stepwell.sim.workload.journal import JOURNAL
+from stepwell.sim.workload.kept import KEPT
 from stepwell.sim.workload.mooncake import MOONCAKE
 from stepwell.sim.workload.qwen import QWEN
 from stepwell.sim.workload.reading import Format, Reading
@@ -37,7 +38,8 @@ from stepwell.sim.workload.transform import first
 from stepwell.sim.workload.vllm_log import VLLM_LOG
 
 FORMATS: dict[str, Format] = {
-    format.name: format for format in (JOURNAL, AZURE, BURSTGPT, QWEN, MOONCAKE, SHAREGPT, SIMPLE, SERVEGEN, VLLM_LOG)
+    format.name: format
+    for format in (JOURNAL, KEPT, AZURE, BURSTGPT, QWEN, MOONCAKE, SHAREGPT, SIMPLE, SERVEGEN, VLLM_LOG)
 }
 """Every format by name; a file is of the first one that recognises its beginning."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import partial
 from hashlib import blake2b
+from operator import add
 from typing import Literal
 
 import msgspec
@@ -36,6 +38,37 @@ def shift_to_zero(workload: Workload) -> Workload:
     origin_ns = workload.requests[0].arrival_ns if workload.requests else 0
     moved = _all_moved(workload.requests, lambda arrival_ns: arrival_ns - origin_ns)
     return _derived(workload, moved, f"shifted by {-origin_ns} ns")
+
+
+def joined(workloads: Sequence[Workload]) -> Workload:
+    """One after another: each begins a mean gap between arrivals after the last arrival of the one before.
+
+    Raises ``UserError`` if keys stand for different numbers of tokens, as nothing says then which are the same.
+    """
+    if len(workloads) == 1:
+        return workloads[0]
+    sizes = sorted({each.key_tokens for each in workloads if each.key_tokens})
+    if len(sizes) > 1:
+        raise UserError(f"keys stand for {' and '.join(map(str, sizes))} tokens; they cannot be joined", field="trace")
+    requests: list[TraceRequest] = []
+    begin_ns = 0
+    for each in workloads:
+        places = len(requests)
+        origin_ns = each.requests[0].arrival_ns if each.requests else 0
+        moved = _all_moved(each.requests, partial(add, begin_ns - origin_ns))
+        requests += [
+            msgspec.structs.replace(
+                it,
+                parent=it.parent and it.parent + places,
+                after=tuple(place + places for place in it.after),
+            )
+            for it in moved
+        ]
+        if moved:
+            span_ns = moved[-1].arrival_ns - begin_ns
+            begin_ns = moved[-1].arrival_ns + span_ns // max(1, len(moved) - 1)
+    name = " + ".join(each.name for each in workloads)
+    return Workload(name, requests, key_tokens=sizes[0] if sizes else 0, notes=[f"{len(workloads)} joined: {name}"])
 
 
 def all_at_once(workload: Workload) -> Workload:

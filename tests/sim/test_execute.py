@@ -200,7 +200,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     *rows, total = map(msgspec.json.decode, out.splitlines())
     assert sum(row["steps"] for row in rows) == total["steps"] == 13
     for arguments, says in (
-        (("--backend", "nobody"), "no backend 'nobody'; there are echo, torch"),
+        (("--backend", "nobody"), "no backend 'nobody'; there are costmodel, echo, torch"),
         (("--json",), "--json goes with --backend"),
         (("--limit", "3"), "--limit goes with --backend"),
         (("--backend", "echo", "--limit", "-1"), "must not be negative"),

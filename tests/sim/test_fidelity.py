@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from stepwell.sim.fidelity.agreement import agreement, common
 from stepwell.sim.fidelity.ends import EndsAt
 from stepwell.sim.fidelity.observed import METRICS, Decision, Observed
 from stepwell.sim.fidelity.ordering import ordering
-from stepwell.sim.fidelity.study import Cell, Study, check, config_of, workload_of
+from stepwell.sim.fidelity.study import Cell, Study, check, config_of, fit_cells, in_order, predicted_cells, workload_of
 from stepwell.tests.backends.tiny import write_folder
 from stepwell.tests.cli.hand import call
 from stepwell.tests.core.shells import Case, Recorder, fixed_case, prompt_of, simulated
@@ -173,6 +174,20 @@ def test_studies_that_cannot_be_run_are_refused(wrong: dict[str, Any]) -> None:
         check(Study(**wrong))
 
 
+def test_what_a_round_is_predicted_from_lies_among_its_runs() -> None:
+    study = Study(policies=("fcfs", "swap", "srpt"), loads=(0.5, 0.9, 1.3), runs=3)
+    cells = list(in_order(study))
+    assert len(set(cells)) == len(cells) == 1 + 3 * (4 + 9)
+    assert cells[0].half == "capacity"
+    assert {each for each in cells if each.half == "test"} == set(predicted_cells(study))
+    for run in range(3):
+        block = cells[1 + run * 13 : 1 + (run + 1) * 13]
+        assert {each for each in block if each.half == "fit"} == set(fit_cells(study, run))
+        assert {each.run for each in block} == {run}
+        gaps = [place for place, each in enumerate(block) if each.half == "fit"]
+        assert max(later - sooner for sooner, later in pairwise(gaps)) <= 4
+
+
 ECHO = (
     *("--model", "echo", "--set", "model.placement=inline", "--set", "cost.options.base_ns=2000000"),
     *("--set", "cost.options.prefill_token_ns=20000", "--set", "cost.options.kv_token_ps=0"),
@@ -184,7 +199,7 @@ def test_the_whole_command_on_a_machine_of_paper(tmp_path: Path, capsys: pytest.
     """In real time, with steps of 2 ms: nothing here depends on how well that is kept."""
     out = tmp_path / "study"
     status, told, _ = call(capsys, "fidelity", *ECHO, "--out", out, "--minutes", "0")
-    assert (status, "7 live runs left" in told) == (1, True)
+    assert (status, "9 live runs left" in told) == (1, True)
     status, told, err = call(capsys, "fidelity", *ECHO, "--out", out)
     assert status == 0, told + err
     assert "100 % equal" in told
@@ -193,11 +208,13 @@ def test_the_whole_command_on_a_machine_of_paper(tmp_path: Path, capsys: pytest.
     assert report["live_runs"] == 4
     assert report["different"] == []
     assert [(cell["policy"], cell["load"]) for cell in report["cells"]] == [("fcfs", 2.0), ("swap", 2.0)]
+    assert [each["cost"]["model"] for each in report["calibrations"]] == ["curve", "curve"]
     for cell in report["cells"]:
+        assert len(cell["step_ratios"]) == 2
         assert [row["metric"] for row in cell["metrics"]] == list(METRICS)
         assert all(row["real"] > 0 and row["predicted"] > 0 for row in cell["metrics"][:-1])
         assert cell["agreement"]["same_admissions"] > 0
-    assert len((out / "runs.jsonl").read_bytes().splitlines()) == 7
+    assert len((out / "runs.jsonl").read_bytes().splitlines()) == 9
     finished = {each: each.stat().st_mtime_ns for each in (out / "runs").iterdir()}
     assert call(capsys, "fidelity", *ECHO, "--out", out)[0] == 0
     assert {each: each.stat().st_mtime_ns for each in (out / "runs").iterdir()} == finished, "nothing is run twice"

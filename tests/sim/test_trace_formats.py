@@ -75,7 +75,8 @@ JSON = {
         ("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length"),
     ),
 }
-EVERY = {**LINES, **JSON, "vllm-log": Sample("", vllm, ())}
+KEPT = {"workload": Sample('{"stepwell_workload":1}', lambda at, p, o: f"[{at * 10**9}, {p}, {o}]", ())}
+EVERY = {**LINES, **JSON, **KEPT, "vllm-log": Sample("", vllm, ())}
 every = pytest.mark.parametrize("sample", EVERY.values(), ids=EVERY)
 STRICT = {**LINES, **JSON}
 strict = pytest.mark.parametrize("sample", STRICT.values(), ids=STRICT)
@@ -184,6 +185,59 @@ def test_si_2_a_missing_header_column_is_named_whatever_is_asked(
 def test_si_2_the_first_requests_are_the_earliest(tmp_path: Path, sample: Sample) -> None:
     text = sample.text(*(sample.row(9 - at, str(at), "5") for at in range(1, 8)))
     assert lengths(read(tmp_path, text, limit=2)) == [(7, 5), (6, 5)]
+
+
+TIMES = {
+    "azure": stamp(777),
+    "burstgpt": "777.0",
+    "burstgpt with sessions": "777",
+    "simple": "777",
+    "mooncake": "777000",
+    "qwen": "777.0",
+}
+"""How each format writes the time of ``row(777, …)``."""
+
+
+@pytest.mark.parametrize("name", TIMES)
+@pytest.mark.parametrize("bad", ["-2", "NaN", "inf", "", "x", "1,234", "99999999999999999999999999"])
+def test_si_2_what_is_no_time_is_refused_and_counted(tmp_path: Path, name: str, bad: str) -> None:
+    sample = EVERY[name]
+    row = sample.row(777, "3", "5").replace(TIMES[name], bad, 1)
+    text = sample.text(sample.row(1, "3", "5"), row, sample.row(3, "4", "6"))
+    with pytest.raises(UserError, match=rf"trace\.txt, line {3 if sample.header else 2}: "):
+        read(tmp_path, text)
+    workload = read(tmp_path, text, skip_bad=True)
+    assert (lengths(workload), counts(workload)) == ([(3, 5), (4, 6)], (3, 2, 0, 1))
+
+
+@every
+def test_si_2_a_rate_that_changes_92_times_is_shown_and_warned_of(tmp_path: Path, sample: Sample) -> None:
+    head = [sample.row(at * 92, "3", "5") for at in range(10)]
+    body = [sample.row(920 + at, "3", "5") for at in range(90)]
+    workload = read(tmp_path, sample.text(*head, *body))
+    assert 1 / workload.profile().head_body_ratio == pytest.approx(92, rel=0.02)
+    assert "rate of the head / body 0.01" in workload.describe()[0]
+    assert any(line.startswith("warning: the first tenth arrives at") for line in workload.describe())
+    assert not any(line.startswith("warning") for line in read(tmp_path, sample.text(*body)).describe())
+
+
+@strict
+def test_si_2_missing_reuse_data_and_the_share_left_out_are_stated(tmp_path: Path, sample: Sample) -> None:
+    text = sample.text(
+        sample.row(1, "3", "5"), sample.row(2, "0", "5"), sample.row(3, "4", "0"), sample.row(4, "5", "6")
+    )
+    told = "\n".join(read(tmp_path, text, skip_bad=True).describe())
+    assert "no prefix identity" in told or "have no prefix identity" in told
+    assert "4 rows, 2 used, 1 dropped, 1 refused (50.00 % left out)" in told
+
+
+def test_si_2_a_logged_answer_without_tokens_is_refused_and_counted(tmp_path: Path) -> None:
+    """A log does not tell an empty answer from one whose length it leaves out."""
+    text = "\n".join([vllm(1, "3", "0"), vllm(2, "4", "6")])
+    with pytest.raises(UserError, match="line 1: the length of its answer is not logged"):
+        read(tmp_path, text)
+    workload = read(tmp_path, text, skip_bad=True)
+    assert (lengths(workload), counts(workload)) == ([(4, 6)], (2, 1, 0, 1))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)

@@ -182,6 +182,25 @@ def test_si_2_a_bad_window_is_refused_and_counted(tmp_path: Path, row: str, why:
     assert (report.rows, report.used, report.refused) == (3, 2, 1)
 
 
+def test_si_2_a_client_with_bom_crlf_and_no_last_end_is_the_same_client(tmp_path: Path) -> None:
+    path = client(tmp_path, "0,0.1,1,,0,0", "600,0.2,1,Gamma,0.5,1")
+    plain = read_trace(path)
+    text = path.read_bytes().rstrip(b"\n")
+    for other in (b"\xef\xbb\xbf" + text, text.replace(b"\n", b"\r\n"), text):
+        path.write_bytes(other)
+        assert read_trace(path).requests == plain.requests
+
+
+@pytest.mark.parametrize(("which", "least"), [("input_tokens", (1, 5)), ("output_tokens", (10, 1))])
+def test_si_2_a_drawn_length_of_0_is_1(tmp_path: Path, which: str, least: tuple[int, int]) -> None:
+    """A window has as many requests as were counted in it, each with a prompt and an answer."""
+    pdfs = {"0": {"input_tokens": "{10: 1.0}", "output_tokens": "{5: 1.0}"} | {which: "{0: 0.5, 7: 0.5}"}}
+    workload = read_trace(client(tmp_path, "0,0.1,1,,0,0", pdfs=pdfs))
+    assert len(workload) == 60
+    requests = workload.requests
+    assert (min(r.prompt_tokens for r in requests), min(r.output_tokens for r in requests)) == least
+
+
 @pytest.mark.parametrize(
     "pdf",
     [

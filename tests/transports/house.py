@@ -35,6 +35,13 @@ PATIENCE_S = 30
 """For things that must happen at all; nothing is timed."""
 
 
+def flat_cost(step_ns: int) -> Linear:
+    """Every step takes so long, whatever is in it."""
+    return Linear(
+        Linear.Options(base_ns=step_ns, prefill_token_ns=0, decode_request_ns=0, kv_token_ps=0, swap_page_ns=0)
+    )
+
+
 def make_service(
     *,
     step_us: float = 20,
@@ -53,8 +60,7 @@ def make_service(
         memory=MemoryConfig(**{"pages": 400, "page_size": 4, "host_pages": 0, **(memory or {})}),
         server=ServerConfig(**(server or {})),
     )
-    flat = {"prefill_token_ns": 0, "decode_request_ns": 0, "kv_token_ps": 0, "swap_page_ns": 0}
-    cost = Linear(Linear.Options(base_ns=int(step_us * 1000), **flat))
+    cost = flat_cost(int(step_us * 1000))
     made = Model(
         **{
             "name": "echo",

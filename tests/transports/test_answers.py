@@ -16,11 +16,10 @@ from stepwell.core.journal_file import JournalWriter
 from stepwell.core.protocols import CostModel, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.sim.backend import EchoBackend
-from stepwell.sim.cost.linear import Linear
 from stepwell.sim.explain import explain
 from stepwell.tests.core.journals import replays
 from stepwell.tests.core.shells import header_of
-from stepwell.tests.transports.house import Call, chat, client, events, idle, make_service, visit
+from stepwell.tests.transports.house import Call, chat, client, events, flat_cost, idle, make_service, visit
 
 
 def text_of(chunks: list[Any], index: int = 0) -> str:
@@ -246,8 +245,7 @@ class Confident(EchoBackend):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_log_probabilities_go_with_their_tokens(stream: bool) -> None:
-    flat = {"prefill_token_ns": 0, "decode_request_ns": 0, "kv_token_ps": 0, "swap_page_ns": 0}
-    backend = Confident(cost=Linear(Linear.Options(base_ns=20_000, **flat)))
+    backend = Confident(cost=flat_cost(20_000))
     with client(make_service(backend=backend, logprobs=True)) as http:
         asked = chat("xyz", logprobs=True, top_logprobs=2, stream=stream)
         answer = http.post("/v1/chat/completions", json=asked)
@@ -296,8 +294,7 @@ class Examined(Confident):
 @pytest.mark.parametrize("most", [0, 2])
 @pytest.mark.parametrize("prompt", ["x", "xyzxyzxyzx"])
 def test_eo_3_an_echo_has_the_prompt_s_log_probabilities(stream: bool, most: int, prompt: str) -> None:
-    flat = {"prefill_token_ns": 0, "decode_request_ns": 0, "kv_token_ps": 0, "swap_page_ns": 0}
-    backend = Examined(Linear(Linear.Options(base_ns=20_000, **flat)))
+    backend = Examined(flat_cost(20_000))
     service = make_service(backend=backend, logprobs=True, scheduler={"token_budget": 4, "running_limit": 2})
     asked: dict[str, Any] = {"prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": most, "stream": stream}
     with client(service) as http:

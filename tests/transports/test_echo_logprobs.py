@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from stepwell.core.sampling import TokenLogprob
-from stepwell.sim.cost.linear import Linear
-from stepwell.tests.transports.house import client, error_of, events, make_service
+from stepwell.tests.transports.house import client, error_of, events, flat_cost, make_service
 from stepwell.tests.transports.test_answers import Examined
 from stepwell.transports.http.columns import ROWS_AT_ONCE, columns_of_prompt
 
@@ -20,8 +19,7 @@ NAMES = {"tokens", "token_logprobs", "top_logprobs", "text_offset"}
 
 
 def examined() -> Examined:
-    flat = {"prefill_token_ns": 0, "decode_request_ns": 0, "kv_token_ps": 0, "swap_page_ns": 0}
-    return Examined(Linear(Linear.Options(base_ns=20_000, **flat)))
+    return Examined(flat_cost(20_000))
 
 
 @pytest.mark.parametrize("most", [0, 2])

@@ -67,11 +67,7 @@ class HostTier:
 
     def step_done(self, step: StepId) -> int:
         """Pages that waited for steps up to ``step`` are free again; returns how many are free now."""
-        returning = self._returning
-        if not returning.pages and step >= returning.done:
-            returning.done = step  # by far the commonest case
-            return self.free_pages
-        for pages in returning.step_done(step):
+        for pages in self._returning.step_done(step):
             self._put_back(pages)
         return self.free_pages
 

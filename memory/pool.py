@@ -61,11 +61,7 @@ class BlankPages:
 
     def step_done(self, step: StepId) -> None:
         """``InvariantError`` if ``step`` is before one already reported."""
-        returning = self.returning
-        if not returning.pages and step >= returning.done:
-            returning.done = step  # by far the commonest case
-            return
-        for pages in returning.step_done(step):
+        for pages in self.returning.step_done(step):
             self._free += pages
             self.free_pages += len(pages)
 

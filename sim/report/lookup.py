@@ -14,6 +14,9 @@ MOST_SCOPES = 3
 ATTAINMENT, GOODPUT, FALLBACK = "slo_attainment", "goodput_per_s", "e2e_mean_ms"
 """What contenders are judged by: the first, or the last where no class has objectives.  At a tie, the next."""
 
+_APART = 0.005
+"""Less is written as 0 %."""
+
 
 class Found:
     """Answers by label; ``focus`` is the point at which contenders differ the most in ``judged``."""
@@ -92,7 +95,7 @@ class Found:
         """The winner at the focus, whom it is held against, and by which metric.
 
         Where these two are equal in ``judged``, all that are equal to them are judged by the next metric that really
-        tells the first of them from its rival, or if none does, by the next in which the means differ.
+        tells the first of them from its rival, or if none does, by the next in which the means differ visibly.
         """
         winner = self.best(self.focus, self.judged)
         rival = self.rival(winner)
@@ -108,7 +111,7 @@ class Found:
         return decided[0] if decided else (winner, rival, self.judged)
 
     def _first(self, tied: Sequence[str], metric: str) -> list[tuple[str, str, str]]:
-        """The first of them by a metric and its rival, unless that does not tell them apart."""
+        """The first of them by a metric and its rival, unless they are less than half a percent apart."""
         sign = self.metric(metric).better
         known = [(mean, each) for each in tied for mean in [self._mean(each, metric)] if mean is not None]
         if len(known) < len(tied):
@@ -116,7 +119,11 @@ class Found:
         order = sorted(known, key=lambda it: -sign * it[0])
         first = order[0]
         second = order[1] if first[1] == self.baseline else next(it for it in order if it[1] == self.baseline)
-        return [(first[1], second[1], metric)] if first[0] != second[0] else []
+        return (
+            [(first[1], second[1], metric)]
+            if abs(first[0] - second[0]) >= _APART * max(abs(first[0]), abs(second[0])) > 0
+            else []
+        )
 
     def _mean(self, label: str, metric: str) -> float | None:
         row = self.row(label, self.focus, metric)

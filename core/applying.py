@@ -56,11 +56,14 @@ class PlanApplier:
         state, group = self.state, self.state.group
         if not (plan.decode and group.members):
             return None
-        if len(group.growing()) > state.allocator.free_pages:
-            return self.apply(plan)
+        growth: list[int] = []
+        growing = group.growing()
+        if growing:
+            if len(growing) > state.allocator.free_pages:
+                return self.apply(plan)
+            growth = append_pages(state, group.grow(group.launched))
         self.clean = True
-        growing = group.grow(group.launched)
-        self._launch = Launch(state.next_step, True, append_pages(state, growing) if growing else [])
+        self._launch = Launch(state.next_step, True, growth)
         self._step = StepRecord(state.next_step, 0, [])
         self._tick()
         state.silent_steps = 0
@@ -193,7 +196,7 @@ class PlanApplier:
             self._launch.copies += reservation.copies
             state.out.append(Admitted(id, reservation.cached, reservation.shared))
             state.tell("admitted", request)
-            self._run_slice(request, min(tokens, request.pending))
+            self._run_slice(request, tokens if tokens < request.pending else request.pending)
         return True
 
     def _continue(self, plan: StepPlan) -> None:
@@ -243,10 +246,10 @@ def new_table(state: State, request: Request, first: int = 0) -> Reservation | N
     request gets its greatest length at once whatever the plan says: nobody may send it away again.
     """
     allocator, tokens, limit = state.allocator, request.reserve_tokens, request.limit
-    shared = shared_tokens(request, state.requests)
+    shared = shared_tokens(request, state.requests) if request.parent else 0
     if shared:
         return allocator.fork(request.parent, request.id, shared, tokens, limit)
-    keys = request.prefix_keys(allocator.key_tokens)
+    keys = request.prefix_keys(allocator.key_tokens) if request.keys else request.keys
     if first and not request.protected:
         short = allocator.pages_missing(tokens, limit, 0, keys)
         if short:

@@ -218,7 +218,7 @@ class Scheduler:
         step = inflight.popleft()
         state.progress.done = step.id
         state.speeds.learn(step.prefill, step.pages, step.tick > 0, event.elapsed_ns, event.copy_ns)
-        if state.allocator.returning_pages:
+        if self.repeats.left and state.allocator.returning_pages:
             self.repeats.left = 0
         state.allocator.step_done(step.id)
         if step.computed:

@@ -13,6 +13,8 @@ what its tokens would: so ``auto`` begins by swapping, and finds out.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 TOKEN_PS = 30_000_000
@@ -34,8 +36,8 @@ class Speeds:
 
     def __init__(self, page_size: int) -> None:
         self._page_size = page_size
-        self._prefills: list[int] = []
-        self._copies: list[int] = []
+        self._prefills: deque[int] = deque(maxlen=KEPT)
+        self._copies: deque[int] = deque(maxlen=KEPT)
         self.decode_ns = 0
 
     @property
@@ -57,25 +59,22 @@ class Speeds:
             self.decode_ns = elapsed_ns
             return
         if pages and copy_ns > 0:
-            _keep(self._copies, copy_ns // pages)
+            self._copies.append(copy_ns // pages)
         if tokens and (copy_ns > 0 or not pages):
             added_ns = elapsed_ns - copy_ns - (self.decode_ns if decoded else 0)
-            _keep(self._prefills, max(1, added_ns * 1000 // tokens))
+            token_ps = added_ns * 1000 // tokens
+            self._prefills.append(token_ps if token_ps > 1 else 1)
 
     def dump(self) -> list[Any]:
         """Everything as JSON-like data, for a snapshot."""
-        return [self.decode_ns, self._prefills.copy(), self._copies.copy()]
+        return [self.decode_ns, list(self._prefills), list(self._copies)]
 
     def load(self, data: list[Any]) -> None:
         """Take over what ``dump`` said."""
-        self.decode_ns, self._prefills, self._copies = data[0], list(data[1]), list(data[2])
+        self.decode_ns = data[0]
+        self._prefills, self._copies = deque(data[1], KEPT), deque(data[2], KEPT)
 
 
-def _keep(latest: list[int], value: int) -> None:
-    latest.append(value)
-    if len(latest) > KEPT:
-        del latest[0]
-
-
-def _median(values: list[int]) -> int:
-    return sorted(values)[len(values) // 2]
+def _median(values: Iterable[int]) -> int:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -170,7 +170,8 @@ class State:
         self.out.append(Finished(request.id, reason, tokens, pages, why))
         if not unknown:
             self.tell("finished", request)
-        self._succeed(request)
+        if self.followers.by_parent:
+            self._succeed(request)
 
     def _succeed(self, parent: Request) -> None:
         """Its prompt was never computed: the first of its followers does that now, for the others."""

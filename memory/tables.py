@@ -6,7 +6,6 @@ a page holds those before it, so what is shared of a table are its first pages.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from stepwell.core.errors import InvariantError
@@ -18,8 +17,6 @@ from stepwell.memory.holders import Holders
 from stepwell.memory.host import HostTier
 from stepwell.memory.pool import PagePool
 from stepwell.memory.snapshot import TablesState
-
-_EXHAUST = deque[None](maxlen=0).extend
 
 
 class PageTables:
@@ -39,8 +36,11 @@ class PageTables:
 
     def exclusive_pages(self, request: RequestId) -> int:
         """O(log leading pages)."""
-        table = self.by_request.get(request, ())
-        return len(table) - self.holders.shared(table, self.leading.get(request, 0))
+        table = self.by_request.get(request)
+        if table is None:
+            return 0
+        leading = self.leading.get(request, 0)
+        return len(table) - self.holders.shared(table, leading) if leading else len(table)
 
     # ------------------------------------------------------------------------------------------------- growing
 
@@ -48,7 +48,8 @@ class PageTables:
         """``InvariantError`` if ``request`` is swapped out."""
         table = self.by_request.get(request)
         if table is None:
-            duties.absent(request, self.by_request, self.host.stored)
+            if request in self.host.stored:
+                duties.absent(request, self.by_request, self.host.stored)
             table = []
         count = -(-tokens // self._size) - len(table)
         if count <= 0:
@@ -80,13 +81,15 @@ class PageTables:
         short = len(requests) - self._pool.free_pages
         if short > 0:
             return NotNow(short)
+        by_request = self.by_request
         try:
-            tables = list(map(self.by_request.__getitem__, requests))
+            tables = [by_request[request] for request in requests]
         except KeyError as error:
             raise InvariantError(f"request {error.args[0]} has no page table to grow") from None
         pages = self._pool.take(len(requests))
         pages.reverse()
-        _EXHAUST(map(list.append, tables, pages))  # a loop that makes no object of any number
+        for index, table in enumerate(tables):
+            table.append(pages[index])
         return pages
 
     def fork(self, parent: RequestId, child: RequestId, shared: int, tokens: int, limit: int) -> Reservation | NotNow:

@@ -105,7 +105,7 @@ class OrderedLine:
         heap, keys = self._heap, self._keys
         while heap:
             key, id, request = heap[0]
-            if keys.get(id) == key and in_line(request):
+            if keys.get(id) == key and (request.state is WAITING or in_line(request)):
                 return request
             heappop(heap)
         return None

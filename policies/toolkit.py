@@ -136,8 +136,6 @@ def pack(
         return DECODE_ON if decoding else StepPlan()
     if slices and left <= 0 and not yields and head.state is WAITING and head.ready:
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
-    if seats is None:
-        seats = view.running_limit - view.running
     shares = shares or Shares(view, chunk)
     filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares, reserve, worst)
     if slices:
@@ -197,7 +195,7 @@ class _Filler:
 
     __slots__ = (
         "admission", "admit", "blocked", "budget", "gained", "line", "mode", "more", "passed", "preempt", "rank",
-        "reserve", "resume", "seats", "shares", "spent", "victims", "view", "worst", "worst_first", "yields",
+        "reserve", "resume", "running", "seats", "shares", "spent", "victims", "view", "worst", "worst_first", "yields",
     )  # fmt: skip
 
     def __init__(
@@ -207,7 +205,7 @@ class _Filler:
         rank: Rank,
         mode: PreemptChoice,
         yields: bool,
-        seats: int,
+        seats: int | None,
         budget: int,
         spent: int,
         admission: Admission,
@@ -221,7 +219,8 @@ class _Filler:
         self.rank = rank
         self.mode = mode
         self.yields = yields
-        self.seats = seats
+        self.running = view.running
+        self.seats = view.running_limit - self.running if seats is None else seats
         self.budget = budget
         self.spent = spent
         self.admission = admission
@@ -306,10 +305,10 @@ class _Filler:
         """Whether seats or pages are short for ``head``; says so in ``blocked``."""
         view = self.view
         if self.seats <= 0:
-            full = view.running >= view.running_limit
+            full = self.running >= view.running_limit
             self.blocked = Obstacle(head.id, "seats" if full else "policy", 1 - self.seats)
             return True
-        alone = not (view.running or self.admit or self.resume)
+        alone = not (self.running or self.admit or self.resume)
         missing = self.admission(view, head, self.spent - self.gained, alone)
         if missing:
             self.blocked = Obstacle(head.id, "pages", missing)

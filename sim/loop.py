@@ -53,12 +53,19 @@ class Simulator:
         self._leavers = any(each.cancel_tokens for each in requests)
         self._observers = observers if closed is None else [*observers, self._follow_ends]
         self._max_tokens = max_tokens
-        self._faults = faults
+        self._faults = None if faults is no_faults else faults
         self._counting = counting(cost)
         self._jumps = jumps and scheduler.state.limits.depth == 1 and faults is no_faults
         live = scheduler.state.requests
         arrived = self._requests
-        self._mirror = BatchMirror(lambda id: _said(arrived[id - 1]) if id in live else 0)
+        leavers = self._leavers
+
+        def length_of(id: RequestId) -> int:
+            if id not in live:
+                return 0
+            return _said(arrived[id - 1]) if leavers else arrived[id - 1].output_tokens
+
+        self._mirror = BatchMirror(length_of)
         self._next = 0
         self._cancels = [(each.cancel_ns, id) for id, each in enumerate(arrived, 1) if each.cancel_ns]
         heapify(self._cancels)
@@ -86,6 +93,7 @@ class Simulator:
         """
         handle, observers, queue = self.scheduler.handle, self._observers, self._queue
         arrive = self._arrive if self._closed is None else self._arrive_closed
+        launches, finished = Launch, Finished
         turns = 0
         while True:
             now_ns = self._done_ns
@@ -112,9 +120,9 @@ class Simulator:
                 observe(now_ns, events, out)
             for instruction in out:
                 kind = type(instruction)
-                if kind is Launch:
+                if kind is launches:
                     queue.append(instruction)  # type: ignore[arg-type]
-                elif kind is Finished:
+                elif kind is finished:
                     self._mirror.release(instruction.request)  # type: ignore[union-attr]
                 elif kind is Wake or kind is PolicyFault:
                     self._follow(instruction)
@@ -241,14 +249,15 @@ class Simulator:
         """The device takes the next step, or the next run of steps."""
         launch = self._queue.popleft()
         step = launch.step
-        fault = self._faults(step)
-        if fault is not None:
-            self._fail(now_ns, step, fault)
-            return
+        if self._faults is not None:
+            fault = self._faults(step)
+            if fault is not None:
+                self._fail(now_ns, step, fault)
+                return
         mirror = self._mirror
         ended = mirror.apply(launch)
         shape = mirror.shape
-        if self._jumps and not ended:
+        if self._jumps and self.scheduler.repeats.left and not ended:
             further, until_ns = self.scheduler.repeats.repeatable(mirror.quiet_ticks())
             if further > 0:
                 until_ns = min(until_ns, self._arrival_ns, self._rare_ns)

@@ -97,36 +97,36 @@ class RunMetrics:
     def _launch(self, now_ns: int, launch: Launch) -> None:
         self.steps += 1
         self._launch_ns = now_ns
-        sampled: Sequence[RequestId] = ()
-        if launch.slices:
-            sampled = [id for id, _, _, samples in launch.slices if samples]
-            for id, start, tokens, _ in launch.slices:
-                self.computed_tokens += tokens
-                if id in self._marks:
-                    self._recomputed(id, start, tokens)
+        sampled: list[RequestId] = []
+        for id, start, tokens, samples in launch.slices:
+            self.computed_tokens += tokens
+            if samples:
+                sampled.append(id)
+            if self._marks and id in self._marks:
+                self._recomputed(id, start, tokens)
         self._inflight.append((launch, sampled))
         pages = len(launch.growth) >> 1
-        if launch.tables:
-            pages += sum([len(table) for _, table in launch.tables])
+        for _, table in launch.tables:
+            pages += len(table)
         if pages:
             self._use(now_ns, pages)
 
     def _tokens(self, now_ns: int) -> None:
         """The tokens of the step launched first among those in flight exist now."""
         launch, sampled = self._inflight.popleft()
-        if launch.left:
-            for id in launch.left:
-                gaps = self._members.pop(id, None)
-                if gaps is not None:
-                    gaps.members -= 1
-                    self._last_ns[id] = self._group_ns
+        for id in launch.left:
+            gaps = self._members.pop(id, None)
+            if gaps is not None:
+                gaps.members -= 1
+                self._last_ns[id] = self._group_ns
         if launch.decode:
             gap_ns = now_ns - self._group_ns
             for gaps in self.gaps.values():
-                if gaps.members:
-                    self.computed_tokens += gaps.members
+                members = gaps.members
+                if members:
+                    self.computed_tokens += members
                     gaps.gaps_ns.append(gap_ns)
-                    gaps.counts.append(gaps.members)
+                    gaps.counts.append(members)
             for id in launch.joined:
                 self._join(id, now_ns)
             self._group_ns = now_ns
@@ -159,10 +159,11 @@ class RunMetrics:
         if len(times) > 1:
             between = [later - sooner for sooner, later in pairwise(times)]
             for gaps in self.gaps.values():
-                if gaps.members:
-                    self.computed_tokens += gaps.members * len(between)
+                members = gaps.members
+                if members:
+                    self.computed_tokens += members * len(between)
                     gaps.gaps_ns.extend(between)
-                    gaps.counts.extend([gaps.members] * len(between))
+                    gaps.counts.extend([members] * len(between))
         last_ns = times[-1]
         self.busy_ns += last_ns - self._launch_ns
         self._group_ns = self._launch_ns = last_ns
@@ -185,9 +186,12 @@ class RunMetrics:
 
     def _submitted(self, now_ns: int, event: Submitted) -> None:
         klass = event.klass
-        record = RequestRecord(event.request, now_ns, event.prompt_tokens, klass, event.tenant)
-        record.priority, record.program = event.priority, event.program
-        self._records.begin(record)
+        self._records.begin(
+            RequestRecord(
+                event.request, now_ns, event.prompt_tokens, klass, event.tenant, 0, 0, 0, 0, 0, 0, "",
+                event.priority, event.program,
+            )
+        )  # fmt: skip
         if klass not in self.gaps:
             self.gaps[klass] = TokenGaps()
 

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from stepwell.core.instructions import Launch
+from stepwell.core.instructions import Launch, SliceRow
 from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.types import FOREVER, RequestId
 
@@ -54,27 +54,28 @@ class BatchMirror:
             self._leave(id)
         for id in launch.joined:
             self._join(id)
-        shape = self.shape = BatchShape()
-        ended: list[RequestId] = []
         if launch.decode:
-            shape.decode_requests = len(self._members)
-            shape.kv_tokens = self._kv_tokens
+            shape = BatchShape(0, len(self._members), self._kv_tokens)
             ended = self.repeat(1)
-        if launch.slices:
-            self._compute(launch, shape, ended)
+        else:
+            shape, ended = BatchShape(), []
+        self.shape = shape
+        slices = launch.slices
+        if slices:
+            self._compute(slices, shape, ended)
         if launch.swap_out or launch.swap_in:
             shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
         if launch.copies:
             shape.copied_pages = len(launch.copies)
         return ended
 
-    def _compute(self, launch: Launch, shape: BatchShape, ended: list[RequestId]) -> None:
+    def _compute(self, slices: list[SliceRow], shape: BatchShape, ended: list[RequestId]) -> None:
         rows = self._rows
-        for id, start, tokens, samples in launch.slices:
-            shape.prefill_tokens += tokens
-            shape.prefill_requests += 1
-            shape.kv_tokens += start
-            shape.prefill_pairs += tokens * (2 * start + tokens + 1) // 2
+        computed = read = pairs = 0
+        for id, start, tokens, samples in slices:
+            computed += tokens
+            read += start
+            pairs += tokens * (2 * start + tokens + 1) // 2
             if samples:
                 row = rows.get(id)
                 if row is None:
@@ -86,6 +87,11 @@ class BatchMirror:
                 row.made += 1
                 if row.made >= row.length:
                     ended.append(id)
+        shape.prefill_tokens = computed
+        shape.prefill_requests = len(slices)
+        shape.prefill_pairs = pairs
+        if read:
+            shape.kv_tokens += read
         ended.sort()
 
     def times(self, cost: CostModel) -> tuple[int, int]:

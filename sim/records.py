@@ -79,10 +79,6 @@ class Records(Mapping[RequestId, RequestRecord]):
 
     def end(self, record: RequestRecord) -> None:
         """It will not change any more."""
-        del self.live[record.id]
-        self._write(record)
-
-    def _write(self, record: RequestRecord) -> None:
         numbers = self._numbers
         try:
             klass, tenant = numbers[record.klass], numbers[record.tenant]
@@ -92,8 +88,9 @@ class Records(Mapping[RequestId, RequestRecord]):
                 if word not in numbers:
                     numbers[word] = len(numbers)
                     self._words.append(word)
-            self._write(record)
+            self.end(record)
             return
+        del self.live[record.id]
         _ROW.pack_into(
             self._rows, self._place(record.id) * _ROW.size, record.arrival_ns, record.prompt_tokens,
             record.admitted_ns, record.first_token_ns, record.last_token_ns, record.finished_ns, record.tokens,

@@ -56,7 +56,7 @@ def _spread(tasks: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
     import ray  # lazy: an extra
 
     remote = ray.remote(perform)
-    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    resources: dict[str, float] = ray.cluster_resources()
     most = AHEAD + 2 * int(resources.get("CPU", 1))
     waiting = iter(enumerate(tasks))
     running: dict[object, int] = {}

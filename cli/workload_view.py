@@ -62,8 +62,8 @@ def _over_time(it: Description, to: Console) -> None:
     rates = over.per_s(over.requests)
     most = max(rates)
     label = f"{most:.3g}"
-    of = "Requests that arrive by the clock" if it.followers else "Requests"
-    to.print(Text(f"{of}, a second, over time", "bold"))
+    of = ", those that arrive by the clock" if it.followers else ""
+    to.print(Text(f"Requests a second over time{of}", "bold"))
     for row in range(_ROWS, 0, -1):
         left = label if row == _ROWS else "0" if row == 1 else ""
         to.print(f"{left:>8} ┤{''.join(_block(rate / most * _ROWS - row + 1) for rate in rates)}", style="")

@@ -131,7 +131,7 @@ def _against_rate(axes: Any, found: Found, metric: str, scope: str, factor: floa
             continue
         rates = [rate for rate, _ in known]
         axes.plot(rates, [factor * row.mean for _, row in known], **style.line(index, label))
-        low = [factor * (row.mean if row.low is None else max(row.low, 0.0)) for _, row in known]
+        low = [factor * (row.mean if row.low is None else row.low) for _, row in known]
         high = [factor * (row.mean if row.high is None else row.high) for _, row in known]
         floor = factor * min(row.mean for _, row in known) / 10
         low = [max(each, floor) for each in low]  # on a logarithmic axis nothing is below nought

@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_argument("--policy", action="append", metavar="NAME", help="repeat it for each policy")
     ask.add_argument("--allocator", action="append", metavar="NAME", help="repeat it for each allocator")
     ask.add_argument("--load", action="append", type=float, metavar="X", help="share of the saturated rate; repeat it")
-    ask.add_argument("--rate", action="append", type=float, metavar="X", help="requests a second; repeat it")
+    ask.add_argument("--rate", action="append", type=float, metavar="X", help="arrivals a second; repeat it")
     ask.add_argument("--seeds", type=int, metavar="N", help="so many seeds, 1 to N (default: the scenario's own)")
     ask.add_argument("--baseline", metavar="LABEL", help="what differences are taken to (default: the first)")
     ask.add_argument(
@@ -77,17 +77,23 @@ def run(args: argparse.Namespace) -> int:
             folder=args.out,
             progress=bars,
         )
-    _write(args, found)
-    if args.json:
-        sys.stdout.write(to_json(found).decode())
-    else:
-        from stepwell.cli.compare_tables import print_comparison  # lazy: --json needs no tables
-
-        print_comparison(found, scope=args.scope, metrics=args.metric or ())
+    try:
+        _show(args, found)  # first: what was waited for must not be lost to a file that cannot be written
+    finally:  # nor the files to a scope that there is not
+        _write(args, found)
     for failure in found.failures:
         told = f"{failure.contender}, {failure.point.label}, seed {failure.seed}: {failure.error}"
         print(f"stepwell: failed: {told}\n  repeat it with: {failure.command}", file=sys.stderr)
     return 1 if found.failures else 0
+
+
+def _show(args: argparse.Namespace, found: Comparison) -> None:
+    if args.json:
+        sys.stdout.write(to_json(found).decode())
+        return
+    from stepwell.cli.compare_tables import print_comparison  # lazy: --json needs no tables
+
+    print_comparison(found, scope=args.scope, metrics=args.metric or ())
 
 
 def _check(args: argparse.Namespace) -> None:

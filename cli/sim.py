@@ -53,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shadow", metavar="NAME", help="a second policy, asked beside it and never obeyed")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
     parser.add_argument(
-        "--rate", type=float, metavar="X", help="scale arrivals to X requests a second (0: as recorded)"
+        "--rate", type=float, metavar="X", help="scale arrivals by the clock to X requests a second (0: as recorded)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of the scheduler and of generated workloads")
     parser.add_argument(

@@ -45,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     one.add_argument("--format", metavar="NAME", help="of the trace (default: found from its first line)")
     one.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
-    one.add_argument("--rate", type=float, metavar="X", help="scale arrivals to X requests a second")
+    one.add_argument("--rate", type=float, metavar="X", help="scale arrivals by the clock to X a second")
     one.add_argument("--skip-bad", action="store_true", help="count rows that cannot be read instead of stopping")
     one.add_argument(
         "--tokenizer", metavar="MODEL", help="counts the tokens of ShareGPT's texts: folder, GGUF, smollm2"

@@ -10,7 +10,8 @@
 
 Then, in this order: those that arrive from ``start_s`` to ``end_s`` are kept, a ``share`` of them, the first ``limit``
 of these; longer ones than ``max_prompt`` and ``max_output`` are cut or dropped (``over``), and arrivals are scaled to
-``rate`` requests a second.  A setting that the kind does not use is refused rather than ignored.
+``rate`` a second: of requests or, where some follow others, of the programs that begin by the clock.  A setting that
+the kind does not use is refused rather than ignored.
 """
 
 from __future__ import annotations
@@ -250,12 +251,13 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _at_rate(workload: Workload, rate: float) -> Workload:
-    """Arrivals scaled so that ``rate`` requests a second are offered, those counted that follow others."""
-    profile = workload.profile()
-    present = profile.rate_per_s * len(workload) / profile.requests if profile.requests else 0.0
+    """Arrivals scaled so that ``rate`` a second arrive by the clock.  Requests that follow others come as these end,
+    so what is offered of them is no matter of a rate.
+    """
+    present = workload.profile().rate_per_s
     if not present:
         raise UserError("cannot be set: all requests of the workload arrive at one time", field="workload.rate")
     try:
         return scale_rate(workload, rate / present)
     except UserError as error:
-        raise UserError(f"from {present:g} requests/s: {error.message}", field="workload.rate") from None
+        raise UserError(f"from {present:g} {workload.rate_unit}: {error.message}", field="workload.rate") from None

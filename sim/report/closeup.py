@@ -18,48 +18,51 @@ def gantt(found: Found, windows: Sequence[Window]) -> Any | None:
     if not shown:
         return None
     figure, (panels,) = style.sheet(1, len(shown), height=4.8)
-    order = sorted(shown[0].arrivals, key=lambda id: (shown[0].arrivals[id][1], id))
-    end_s = max(_seconds(each, spans[-1][2]) for each in shown for spans in each.spans.values() if spans)
+    arrivals = shown[0].arrivals
+    order = sorted(arrivals, key=lambda place: (arrivals[place][1], arrivals[place][0], place))
+    from_ns = min(at_ns for each in shown for at_ns, _ in each.arrivals.values())
+    end_s = max(spans[-1][2] - from_ns for each in shown for spans in each.spans.values() if spans) / NS_PER_S
     for axes, window in zip(panels, shown, strict=True):
-        _bars(axes, window, order)
-        _deadlines(axes, found, window, order)
+        _bars(axes, window, order, from_ns)
+        _deadlines(axes, found, window, order, from_ns)
         axes.set_xlim(0, end_s * 1.02)
         axes.set_ylim(len(order) - 0.4, -0.6)
-        style.dress(axes, window.label, f"seconds from {window.from_ns / NS_PER_S:.1f} s on", "")
+        style.dress(axes, window.label, f"seconds from {from_ns / NS_PER_S:.1f} s on", "")
         axes.grid(axis="y", visible=False)
-        _name_classes(axes, window, order)
+        _name_classes(axes, [arrivals[place][1] for place in order])
     style.legend(figure, panels)
     return figure
 
 
-def _bars(axes: Any, window: Window, order: Sequence[int]) -> None:
+def _bars(axes: Any, window: Window, order: Sequence[int], from_ns: int) -> None:
     for phase in PHASES:
         found = [
-            (_seconds(window, start_ns), _seconds(window, end_ns), place - 0.4, place + 0.4)
-            for place, id in enumerate(order)
-            for name, start_ns, end_ns in window.spans[id]
+            ((start_ns - from_ns) / NS_PER_S, (end_ns - from_ns) / NS_PER_S, line - 0.4, line + 0.4)
+            for line, place in enumerate(order)
+            for name, start_ns, end_ns in window.spans.get(place, ())  # the run may be over before it arrives
             if name == phase
         ]
         if found:
             style.boxes(axes, found, style.PHASE_COLOURS[phase], phase)
 
 
-def _deadlines(axes: Any, found: Found, window: Window, order: Sequence[int]) -> None:
+def _deadlines(axes: Any, found: Found, window: Window, order: Sequence[int], from_ns: int) -> None:
     """When the first token was due."""
     dots = []
-    for place, id in enumerate(order):
-        arrival_ns, name = window.arrivals[id]
+    for line, place in enumerate(order):
+        if place not in window.arrivals:
+            continue
+        arrival_ns, name = window.arrivals[place]
         klass = found.klass(name)
         if klass is not None and klass.ttft_ns:
-            dots.append((_seconds(window, arrival_ns + klass.ttft_ns), place))
+            dots.append(((arrival_ns + klass.ttft_ns - from_ns) / NS_PER_S, line))
     if dots:
         look = {"marker": "|", "linestyle": "", "color": style.INK, "markersize": 4, "markeredgewidth": 1.2}
         axes.plot(*zip(*dots, strict=True), **look, label="first token due")
 
 
-def _name_classes(axes: Any, window: Window, order: Sequence[int]) -> None:
+def _name_classes(axes: Any, names: Sequence[str]) -> None:
     """The class beside the middle of its lines, and a line between two classes."""
-    names = [window.arrivals[id][1] for id in order]
     middles = []
     for name in dict.fromkeys(names):
         first, count = names.index(name), names.count(name)
@@ -76,12 +79,13 @@ def steps(found: Found, windows: Sequence[Window]) -> Any | None:
     if not shown:
         return None
     figure, rows = style.sheet(len(shown), 1, height=2.2)
-    end_ms = max((each.steps[-1].end_ns - each.from_ns) / NS_PER_MS for each in shown)
+    from_ns = min(each.steps[0].start_ns for each in shown)
+    end_ms = max((each.steps[-1].end_ns - from_ns) / NS_PER_MS for each in shown)
     highest = max(step.tokens for each in shown for step in each.steps)
     for (axes,), window in zip(rows, shown, strict=True):
         decoded, prefilled = [], []
         for step in window.steps:
-            left, right = ((at_ns - window.from_ns) / NS_PER_MS for at_ns in (step.start_ns, step.end_ns))
+            left, right = ((at_ns - from_ns) / NS_PER_MS for at_ns in (step.start_ns, step.end_ns))
             right -= (right - left) * 0.06  # so that neighbours are told apart
             decoded.append((left, right, 0, step.shape.decode_requests))
             prefilled.append((left, right, step.shape.decode_requests, step.tokens))
@@ -91,17 +95,14 @@ def steps(found: Found, windows: Sequence[Window]) -> Any | None:
             axes.axhline(
                 window.token_budget, color=style.SOFT, linewidth=0.9, linestyle=(0, (4, 2)), label="token budget"
             )
-        late = [(at - window.from_ns) / NS_PER_MS for at in window.preempted if at <= window.steps[-1].end_ns]
+        first_ns, last_ns = window.steps[0].start_ns, window.steps[-1].end_ns
+        late = [(at - from_ns) / NS_PER_MS for at in window.preempted if first_ns <= at <= last_ns]
         if late:
             look = {"marker": "v", "linestyle": "", "color": style.PHASE_COLOURS["preempted"], "clip_on": False}
             axes.plot(late, [highest * 1.08] * len(late), **look, label="somebody gives way")
         axes.set_xlim(0, end_ms)
         axes.set_ylim(0, highest * 1.12)
         style.dress(axes, window.label, "", "tokens")
-    rows[-1][0].set_xlabel(f"milliseconds from {shown[0].from_ns / NS_PER_S:.1f} s on")
+    rows[-1][0].set_xlabel(f"milliseconds from {from_ns / NS_PER_S:.1f} s on")
     style.legend(figure, [row[0] for row in rows])
     return figure
-
-
-def _seconds(window: Window, at_ns: int) -> float:
-    return (at_ns - window.from_ns) / NS_PER_S

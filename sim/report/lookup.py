@@ -11,8 +11,11 @@ ALL = "all"
 MOST_SCOPES = 3
 """Classes that a picture gives a row of its own."""
 
-ATTAINMENT, FALLBACK = "slo_attainment", "e2e_mean_ms"
-"""What contenders are judged by: the first, or the second where no class has objectives."""
+ATTAINMENT, GOODPUT, FALLBACK = "slo_attainment", "goodput_per_s", "e2e_mean_ms"
+"""What contenders are judged by: the first, or the last where no class has objectives.  At a tie, the next."""
+
+_APART = 0.005
+"""Less is written as 0 %."""
 
 
 class Found:
@@ -87,6 +90,44 @@ class Found:
         ranking = self.ranking(self.focus, self.judged)
         others = [each.contender for each in ranking.order] if ranking is not None else self.labels
         return next((each for each in others if each != winner), winner)
+
+    def verdict(self) -> tuple[str, str, str]:
+        """The winner at the focus, whom it is held against, and by which metric.
+
+        Where these two are equal in ``judged``, all that are equal to them are judged by the next metric that really
+        tells the first of them from its rival, or if none does, by the next in which the means differ visibly.
+        """
+        winner = self.best(self.focus, self.judged)
+        rival = self.rival(winner)
+        means = {label: self._mean(label, self.judged) for label in self.labels}
+        if winner == rival or means[winner] is None or means[winner] != means[rival]:
+            return winner, rival, self.judged
+        tied = [label for label in self.labels if means[label] == means[winner]]
+        decided = [it for name in (GOODPUT, FALLBACK) for it in self._first(tied, name)]
+        for first, second, name in decided:
+            told = self.difference(second if first == self.baseline else first, self.focus, name)
+            if told is not None and told.real:
+                return first, second, name
+        return decided[0] if decided else (winner, rival, self.judged)
+
+    def _first(self, tied: Sequence[str], metric: str) -> list[tuple[str, str, str]]:
+        """The first of them by a metric and its rival, unless they are less than half a percent apart."""
+        sign = self.metric(metric).better
+        known = [(mean, each) for each in tied for mean in [self._mean(each, metric)] if mean is not None]
+        if len(known) < len(tied):
+            return []
+        order = sorted(known, key=lambda it: -sign * it[0])
+        first = order[0]
+        second = order[1] if first[1] == self.baseline else next(it for it in order if it[1] == self.baseline)
+        return (
+            [(first[1], second[1], metric)]
+            if abs(first[0] - second[0]) >= _APART * max(abs(first[0]), abs(second[0])) > 0
+            else []
+        )
+
+    def _mean(self, label: str, metric: str) -> float | None:
+        row = self.row(label, self.focus, metric)
+        return row.mean if row is not None else None
 
     def quantiles(self, contender: str, point: Point, metric: str, scope: str) -> tuple[list[float], float]:
         """A curve's values (ms), their means over seeds, and the share of requests offered that have one."""

@@ -25,12 +25,10 @@ def figure(metric: Metric, value: float) -> str:
 
 
 def interval(metric: Metric, row: Row | Difference) -> str:
-    """Its 95 % interval; empty if there is none."""
+    """Its 95 % interval as it is everywhere, cut nowhere; empty if there is none."""
     if row.low is None or row.high is None:
         return ""
-    low = row.low if isinstance(row, Difference) else max(row.low, 0.0)
-    high = min(row.high, 1.0) if metric.unit == "share" and isinstance(row, Row) else row.high
-    return f"{_signed(metric, low, row)} to {_signed(metric, high, row)}"
+    return f"{_signed(metric, row.low, row)} to {_signed(metric, row.high, row)}"
 
 
 def _signed(metric: Metric, value: float, row: Row | Difference) -> str:
@@ -57,6 +55,5 @@ def spoken(metric: Metric, value: float) -> str:
     return f"{value:,.4g}{UNITS.get(metric.unit, '')}"
 
 
-def rate(value: float) -> str:
-    """Requests a second."""
-    return f"{value:,.3g} requests/s" if value < 1000 else f"{value:,.0f} requests/s"
+def rate(value: float, unit: str = "requests/s") -> str:
+    return f"{value:,.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"

@@ -77,7 +77,8 @@ def _asked(found: Found, remarks: Sequence[str]) -> list[str]:
 def _numbers(found: Found) -> list[str]:
     parts = [
         '<h2 id="numbers">Numbers</h2>',
-        "<p>Small numbers are 95 % intervals. An arrow says which side is better; the best at a rate is bold.</p>",
+        "<p>Small numbers are 95 % intervals, as wide on either side: few seeds that differ reach past what there can"
+        " be. An arrow says which side is better; the best at a rate is bold.</p>",
         tables.results(found, ALL),
         tables.glossary(),
     ]
@@ -97,8 +98,9 @@ def _numbers(found: Found) -> list[str]:
         ]
     if found.comparison.knees:
         share = found.axes.slo_share
-        what = f"{100 * share:g} % of requests" if share else "requests"
-        parts += [f"<h3>The highest rate at which {what} meet their objectives</h3>", tables.knees(found)]
+        whose = found.comparison.knees[0].scope
+        what = (f"{100 * share:g} % of " if share else "") + ("requests" if whose == ALL else f"{whose} requests")
+        parts += [f"<h3>The highest rate at which {escape(what)} meet their objectives</h3>", tables.knees(found)]
     return parts
 
 

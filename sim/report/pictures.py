@@ -91,8 +91,8 @@ KINDS: tuple[_Kind, ...] = (
     _Kind(
         "requests",
         "The same requests, one line each",
-        "Each line is a request from arrival to end, the same ones on both sides: grey waits, orange and blue are"
-        " served. A black tick is when its first token was due.",
+        "Each line is a request from arrival to end, the same ones on both sides, chosen around the baseline's longest"
+        " line: grey waits, orange and blue are served. A black tick is when its first token was due.",
         lambda it: closeup.gantt(it.found, it.windows),
         one_run=True,
     ),

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from stepwell.sim.compare.result import Difference, Knee, Point
-from stepwell.sim.report.lookup import ALL, ATTAINMENT, Found
+from stepwell.sim.report.lookup import ALL, ATTAINMENT, GOODPUT, Found
 from stepwell.sim.report.numbers import percent, rate, spoken
 
 PRICES = ("output_tokens_per_s", "ttft_p99_ms", "tpot_p99_ms", "e2e_mean_ms", "e2e_p99_ms", "goodput_per_s")
@@ -19,65 +19,75 @@ def answer(found: Found) -> list[str]:
         return ["No run ended well, so there is nothing to compare: see what failed, below."]
     if len(found.labels) == 1:
         return _alone(found)
-    winner = found.best(found.focus, found.judged)
-    rival = found.rival(winner)
-    return [_who(found, winner, rival), _real(found, winner, rival), _carries(found, winner)]
+    winner, rival, metric = found.verdict()
+    return [_who(found, winner, rival, metric), _real(found, winner, rival, metric), _carries(found, winner)]
 
 
 def place(found: Found, point: Point) -> str:
     """``load 0.9 (14.7 requests/s)``."""
     if point.rate_per_s is None:
-        return f"the workload's own rate ({rate(found.rate(point))})"
-    return f"{point.label} ({rate(point.rate_per_s)})" if point.load is not None else rate(point.rate_per_s)
+        return f"the workload's own rate ({rate(found.rate(point), found.comparison.rate_unit)})"
+    told = rate(point.rate_per_s, found.comparison.rate_unit)
+    return f"{point.label} ({told})" if point.load is not None else told
 
 
-def _does(found: Found, label: str) -> str:
-    row = found.row(label, found.focus, found.judged)
-    metric = found.metric(found.judged)
+def _does(found: Found, label: str, metric: str) -> str:
+    row = found.row(label, found.focus, metric)
     if row is None:
         return f"of {label} nothing is known"
-    if found.judged == ATTAINMENT:
-        return f"{label} meets the objectives of {spoken(metric, row.mean)} of requests"
-    return f"{label} answers a request in {spoken(metric, row.mean)} on average"
+    value = spoken(found.metric(metric), row.mean)
+    if metric == ATTAINMENT:
+        return f"{label} meets the objectives of {value} of {_promised(found)}"
+    if metric == GOODPUT:
+        return f"{label} has a goodput of {value}"
+    return f"{label} answers a request in {value} on average"
 
 
-def _who(found: Found, winner: str, rival: str) -> str:
+def _promised(found: Found) -> str:
+    """The requests that have objectives: ``requests``, or ``chat requests`` where other classes have none."""
+    names = [each.name for each in found.axes.classes if each.ttft_ms or each.tpot_ms]
+    return "requests" if len(names) in (0, len(found.axes.classes)) else f"{' and '.join(names)} requests"
+
+
+def _who(found: Found, winner: str, rival: str, metric: str) -> str:
     role = "the baseline" if rival == found.baseline else "the next best"
-    mine, theirs = (found.row(each, found.focus, found.judged) for each in (winner, rival))
+    mine, theirs = (found.row(each, found.focus, metric) for each in (winner, rival))
+    text = f"At {place(found, found.focus)} {_does(found, winner, found.judged)}"
     if mine is not None and theirs is not None and mine.mean == theirs.mean:
-        return f"At {place(found, found.focus)} {_does(found, winner)}, and {rival}, {role}, does exactly as well."
-    text = f"At {place(found, found.focus)} {_does(found, winner)}"
+        return f"{text}, and {rival}, {role}, does exactly as well."
+    if metric != found.judged:
+        text += f", as {rival} does; {_does(found, winner, metric)}"
     if mine is not None and theirs is not None:
-        value = spoken(found.metric(found.judged), theirs.mean)
-        text += f", {_gap(found, mine.mean - theirs.mean, theirs.mean)} than {rival} ({role}: {value})"
-    firsts = sum(found.best(point, found.judged) == winner for point in found.points)
+        value = spoken(found.metric(metric), theirs.mean)
+        text += f", {_gap(found, metric, mine.mean - theirs.mean, theirs.mean)} than {rival} ({role}: {value})"
+    firsts = sum(found.best(point, metric) == winner for point in found.points)
     if len(found.points) > 1:
         text += f"; it is best at {firsts} of the {len(found.points)} rates tried"
     return text + "."
 
 
-def _gap(found: Found, gap: float, base: float) -> str:
+def _gap(found: Found, metric: str, gap: float, base: float) -> str:
     """How far apart, in the metric's own words."""
-    if found.judged == ATTAINMENT:
+    if metric == ATTAINMENT:
         return f"{abs(100 * gap):.1f} percentage points {'more' if gap > 0 else 'less'}"
-    size = percent(abs(gap) / base).lstrip("+") if base else spoken(found.metric(found.judged), gap)
+    size = percent(abs(gap) / base).lstrip("+−") if base else spoken(found.metric(metric), gap)
     return f"{size} {'less' if gap < 0 else 'more'}"
 
 
-def _real(found: Found, winner: str, rival: str) -> str:
+def _real(found: Found, winner: str, rival: str, metric: str) -> str:
     other, sign = (winner, 1) if winner != found.baseline else (rival, -1)
-    it = found.difference(other, found.focus, found.judged)
+    it = found.difference(other, found.focus, metric)
     if it is None or it.low is None or it.high is None:
         return "Whether that is more than chance cannot be told from one short run: compare over several seeds."
     low, high = sorted((sign * it.low, sign * it.high))
-    factor, unit = (100, " points") if found.judged == ATTAINMENT else (1, " ms")
-    span = f"{low * factor:+,.1f} to {high * factor:+,.1f}{unit}".replace("-", "−")
+    factor, unit, digits = {ATTAINMENT: (100, " points", 1), GOODPUT: (1, "/s", 2)}.get(metric, (1, " ms", 1))
+    span = f"{low * factor:+,.{digits}f} to {high * factor:+,.{digits}f}{unit}".replace("-", "−")
     over = f"{it.count} seeds" if it.method == "seeds" else f"{it.count} sections of one run"
     if it.real:
         text = f"The difference is real: under the same requests, over {over}, its 95 % interval is {span}"
     else:
         text = f"The difference may be chance: over {over} its 95 % interval is {span}, which holds 0"
-    ranking = found.ranking(found.focus, found.judged)
+    ranking = found.ranking(found.focus, metric)
     first = next((each for each in ranking.order if each.contender == winner), None) if ranking is not None else None
     if it.real and it.method == "seeds" and first is not None and first.worst == 1:
         text += f", and {winner} comes first with every seed"
@@ -85,24 +95,24 @@ def _real(found: Found, winner: str, rival: str) -> str:
 
 
 def _carries(found: Found, winner: str) -> str:
-    """Up to which rate it holds its objectives, and where it is really worse than the baseline."""
-    price = _price(found, winner)
+    """Up to which rate it holds its objectives, and where it is really worse than the baseline, at the focus."""
+    price = f"at {place(found, found.focus)} {_price(found, winner)}"
     mine, base = found.knee(winner), found.knee(found.baseline)
     if mine is None:
         return f"{price[0].upper()}{price[1:]}."
-    text = f"{winner} {_holds(mine)}"
+    text = f"{winner} {_holds(found, mine)}"
     if base is not None and winner != found.baseline:
-        text += f", {found.baseline} {_holds(base)}"
+        text += f", {found.baseline} {_holds(found, base)}"
     share = found.axes.slo_share
     what = f" for {100 * share:g} % of {'requests' if mine.scope == ALL else mine.scope}" if share else ""
     return f"The objectives hold{what} as follows: {text}; {price}."
 
 
-def _holds(knee: Knee) -> str:
+def _holds(found: Found, knee: Knee) -> str:
     bounds = {each.bound for each in knee.seeds}
     if bounds == {"below"}:
         return "at no rate tried"
-    return f"{'to beyond' if 'above' in bounds else 'up to'} {rate(knee.mean)}"
+    return f"{'to beyond' if 'above' in bounds else 'up to'} {rate(knee.mean, found.comparison.rate_unit)}"
 
 
 def _price(found: Found, winner: str) -> str:
@@ -148,7 +158,7 @@ def _worsening(found: Found, it: Difference) -> str:
 
 def _alone(found: Found) -> list[str]:
     (label,) = found.labels
-    sentences = [f"At {place(found, found.focus)} {_does(found, label)}."]
+    sentences = [f"At {place(found, found.focus)} {_does(found, label, found.judged)}."]
     first, last = (found.row(label, found.focus, name) for name in ("ttft_p99_ms", "e2e_mean_ms"))
     if first is not None and last is not None:
         early, late = (spoken(found.metric(each.metric), each.mean) for each in (first, last))
@@ -157,7 +167,7 @@ def _alone(found: Found) -> list[str]:
         )
     knee = found.knee(label)
     sentences.append(
-        f"It holds the objectives {_holds(knee)}."
+        f"It holds the objectives {_holds(found, knee)}."
         if knee is not None
         else "There is no other contender, so nothing is said of which policy is better."
     )

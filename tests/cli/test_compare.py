@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 from stepwell.cli.progress import Bars
+from stepwell.core.errors import UserError
+from stepwell.sim import report
 from stepwell.sim.compare.result import from_json, read
 from stepwell.sim.compare.run import compare
 from stepwell.tests.cli.hand import call
@@ -84,6 +86,21 @@ def test_means_as_csv(scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     found = from_json(told.encode())
     rows = list(csv.DictReader((tmp_path / "x.csv").read_text().splitlines()))
     assert [float(each["mean"]) for each in rows] == [each.mean for each in found.rows]
+
+
+def test_a_report_that_cannot_be_written_costs_no_tables_nor_a_wrong_scope_the_files(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise UserError("no space left", field="report")
+
+    argv = ("compare", scenario, "--jobs", 1, "--csv", tmp_path / "x.csv")
+    assert call(capsys, *argv, "--scope", "chatt")[0] == 2
+    assert "chat-batch" in (tmp_path / "x.csv").read_text()
+    monkeypatch.setattr(report, "write", full)
+    status, out, err = call(capsys, *argv, "--out", tmp_path / "out")
+    assert (status, "no space left" in err) == (2, True)
+    assert "by TTFT p99:" in out
 
 
 @pytest.mark.slow

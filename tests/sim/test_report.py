@@ -237,7 +237,7 @@ def set_judged(comparison: Comparison, values: dict[str, float], span: tuple[flo
 
 def test_a_real_winner(comparison: Comparison) -> None:
     who, real, carries = said(set_judged(comparison, {"fcfs": 0.71, "chat-batch": 0.962}, (0.2, 0.3)))
-    assert "chat-batch meets the objectives of 96.2 % of requests, 25.2 percentage points more than fcfs" in who
+    assert "chat-batch meets the objectives of 96.2 % of chat requests, 25.2 percentage points more than fcfs" in who
     assert "(the baseline: 71.0 %)" in who
     assert "is real" in real
     assert "+20.0 to +30.0 points" in real
@@ -254,7 +254,7 @@ def test_what_may_be_chance_is_called_so(comparison: Comparison) -> None:
 def test_a_baseline_that_wins(comparison: Comparison) -> None:
     wins = set_judged(comparison, {"fcfs": 0.9, "chat-batch": 0.8}, (-0.15, -0.05))
     who, real, carries = said(wins)
-    assert "fcfs meets the objectives of 90.0 % of requests, 10.0 percentage points more than chat-batch" in who
+    assert "fcfs meets the objectives of 90.0 % of chat requests, 10.0 percentage points more than chat-batch" in who
     assert "(the next best: 80.0 %)" in who
     focus = Found(wins).focus
     better = any(
@@ -267,9 +267,52 @@ def test_a_baseline_that_wins(comparison: Comparison) -> None:
     assert "is real" in real
 
 
-def test_equals_are_called_equal(comparison: Comparison) -> None:
-    who, _, _ = said(set_judged(comparison, {"fcfs": 0.9, "chat-batch": 0.9}, (0.0, 0.0)))
+def set_means(comparison: Comparison, metric: str, values: dict[str, float], real: bool) -> Comparison:
+    """The same, with these values of all requests everywhere, and a difference that is real or may be chance."""
+    gap = values["chat-batch"] - values["fcfs"]
+    span = sorted((gap / 2 if real else -gap, 3 * gap / 2))
+
+    def of(each: Row | Difference) -> bool:
+        return each.metric == metric and each.scope == ALL
+
+    return replace(
+        comparison,
+        rows=[replace(each, mean=values[each.contender]) if of(each) else each for each in comparison.rows],
+        differences=[
+            replace(each, mean=gap, low=span[0], high=span[1], real=real) if of(each) else each
+            for each in comparison.differences
+        ],
+    )
+
+
+def test_at_a_tie_the_next_metric_tells(comparison: Comparison) -> None:
+    """Goodput; or E2E mean, if only that is real; only who is equal in all of them does exactly as well."""
+    tie = set_judged(comparison, {"fcfs": 1.0, "chat-batch": 1.0}, (0.0, 0.0))
+    goodput = set_means(tie, "goodput_per_s", {"fcfs": 5.0, "chat-batch": 4.0}, real=True)
+    who, real, _ = said(goodput)
+    assert "fcfs meets the objectives of 100.0 % of chat requests, as chat-batch does" in who
+    assert "fcfs has a goodput of 5/s, 25 % more than chat-batch (the next best: 4/s)" in who
+    assert "is real" in real
+    assert "+0.50 to +1.50/s" in real
+    chance = set_means(tie, "goodput_per_s", {"fcfs": 5.0, "chat-batch": 4.0}, real=False)
+    ended = set_means(chance, "e2e_mean_ms", {"fcfs": 2000.0, "chat-batch": 1000.0}, real=True)
+    who, real, _ = said(ended)
+    assert "chat-batch answers a request in 1.00 s on average, 50 % less than fcfs (the baseline: 2.00 s)" in who
+    assert "−1,500.0 to −500.0 ms" in real
+    who, real, _ = said(set_means(chance, "e2e_mean_ms", {"fcfs": 9.0, "chat-batch": 9.0}, real=False))
+    assert "goodput" in who
+    assert "may be chance" in real
+    equal = {"fcfs": 5.0, "chat-batch": 4.99}  # really, but by nothing that can be seen
+    who, _, _ = said(set_means(set_means(tie, "goodput_per_s", equal, True), "e2e_mean_ms", equal, True))
     assert "exactly as well" in who
+
+
+def test_whose_objectives_hold_and_where_the_price_is_paid(comparison: Comparison) -> None:
+    knees = [replace(each, scope="chat") for each in comparison.knees]
+    found = Found(replace(comparison, knees=knees))
+    assert "at which 90 % of chat requests meet their objectives" in page(found, [])
+    assert "at which 90 % of requests meet their objectives" in page(Found(comparison), [])
+    assert f"; at {words.place(found, found.focus)} " in words.answer(found)[2]
 
 
 def test_one_seed_without_an_interval_promises_nothing(comparison: Comparison) -> None:
@@ -326,3 +369,9 @@ def test_a_difference_shows_its_sign(comparison: Comparison) -> None:
     metric = Metric("x", "x", "ms", -1, True)
     it = Difference("a", "b", comparison.axes.points[0], ALL, "x", -12.0, -20.0, 3.0, 5, "seeds", -0.5, False, None)
     assert (change(metric, it), interval(metric, it)) == ("−12.0", "−20.0 to +3.00")
+
+
+def test_intervals_are_those_of_the_other_tables_cut_nowhere(comparison: Comparison) -> None:
+    metric = Metric("x", "x", "share", 1, True)
+    row = Row("a", comparison.axes.points[0], ALL, "x", 0.5, -0.2, 1.2, 2, "seeds")
+    assert interval(metric, row) == "−20.0 to 120.0"

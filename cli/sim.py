@@ -12,6 +12,7 @@ import msgspec
 
 import stepwell
 from stepwell.cli.logs import log
+from stepwell.cli.outputs import check_folder
 from stepwell.cli.progress import Bar
 from stepwell.core.config_load import Resolved
 from stepwell.core.errors import UserError
@@ -64,6 +65,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    for field in ("journal", "csv"):
+        if (path := getattr(args, field)) is not None:
+            check_folder(path, field=field)
     scenarios = _scenarios(args)
     workload = load_workload(scenarios[0])
     log("info", "workload ready", name=workload.name, requests=len(workload))

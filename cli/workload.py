@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from stepwell.cli.load_requests import encoder_of
+from stepwell.cli.outputs import check_folder
 from stepwell.cli.tables import console
 from stepwell.cli.workload_view import print_description
 from stepwell.core.config_load import Resolved
@@ -60,11 +61,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    if args.out is not None:
+        check_folder(args.out, field="out")
     workload = _workload(args)
     if args.out is not None:
         from stepwell.sim.workload.picture import draw_workload  # lazy: start-up
 
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         draw_workload(workload, args.out)
     told = describe(workload)
     if args.json:

@@ -164,7 +164,8 @@ _WORDS = {
     "goodput": "requests a second that met their objectives, those without any by completing",
     "preemption": "a running request is sent away, its pages copied to the host or dropped",
     "recompute tax": "share of computed tokens that had been computed before and dropped",
-    "KV use": "share of the KV cache's pages in use, over time",
+    "KV use": "share of the KV cache's pages that requests hold, over time; cached ones that nobody uses are left out",
+    "prefix hits": "share of prompt tokens that were found in the KV cache when their requests were first admitted",
 }
 
 

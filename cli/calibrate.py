@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,9 @@ from stepwell.core.config import Config, CostConfig
 from stepwell.core.config_load import section_toml
 from stepwell.core.errors import UserError
 from stepwell.sim.calibration.calibrate import Calibration, calibrate
+from stepwell.sim.calibration.columns import TELLING
 from stepwell.sim.calibration.fits import FITS
-from stepwell.sim.calibration.measured import measured_steps
+from stepwell.sim.calibration.measured import imaginary, measured_steps
 from stepwell.sim.cost.reach import COUNTS
 from stepwell.sim.step_reader import MeasuredStep
 from stepwell.sim.wording import many
@@ -44,6 +46,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", choices=list(FITS), default=MODEL, help=f"what is fitted ({MODEL})")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws which steps are held out (0)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write [cost] as TOML, or with .json all of it")
+    parser.add_argument(
+        "--imaginary", action="store_true", help="take journals of the models costmodel and echo too (to try it out)"
+    )
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
 
 
@@ -54,9 +59,15 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"must not be negative, got {args.seed}", field="seed")
     steps: list[MeasuredStep] = []
     for path in args.journals:
+        if not args.imaginary and (why := imaginary(path)):
+            raise UserError(f"{path}: {why}; nothing can be learnt of a machine. --imaginary takes it all the same")
         with Bar(f"reading {path.name}") as bar:
             steps += measured_steps(path, bar)
     found = calibrate(steps, model=args.model, seed=args.seed)
+    for name in found.assumed:
+        if count := found.evidence[name]:
+            told = f"{many(count, 'fitted step')} had any, and {TELLING} are needed"
+            print(f"warning: {name} keeps its default: {told}", file=sys.stderr)
     text = msgspec.json.encode(found).decode()
     if args.out is not None:
         write_cost(args.out, found)
@@ -102,7 +113,7 @@ def print_calibration(found: Calibration) -> None:
             for row, line in zip(value["rows"], value["values"], strict=True):
                 table.add_row(f"{name} {row}", f"{line[0]:,} to {line[-1]:,} ns", "")
         elif isinstance(value, int):
-            table.add_row(name, f"{value:,}", "assumed: no step had any" if name in found.assumed else "")
+            table.add_row(name, f"{value:,}", _evidence(found, name))
     to.print(table)
     to.print()
     to.print(
@@ -112,6 +123,15 @@ def print_calibration(found: Calibration) -> None:
         soft_wrap=True,
     )
     to.print(f"measured from least to most: {_reach(found.cost)}", soft_wrap=True)
+
+
+def _evidence(found: Calibration, name: str) -> str:
+    count = found.evidence.get(name)
+    if count is None:
+        return ""
+    if name not in found.assumed:
+        return f"from {many(count, 'step')}"
+    return f"assumed: only {many(count, 'step')} had any" if count else "assumed: no step had any"
 
 
 def _reach(cost: CostConfig) -> str:

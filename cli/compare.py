@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     ask.add_argument("--policy", action="append", metavar="NAME", help="repeat it for each policy")
     ask.add_argument("--allocator", action="append", metavar="NAME", help="repeat it for each allocator")
     ask.add_argument("--load", action="append", type=float, metavar="X", help="share of the saturated rate; repeat it")
-    ask.add_argument("--rate", action="append", type=float, metavar="X", help="requests a second; repeat it")
+    ask.add_argument("--rate", action="append", type=float, metavar="X", help="arrivals a second; repeat it")
     ask.add_argument("--seeds", type=int, metavar="N", help="so many seeds, 1 to N (default: the scenario's own)")
     ask.add_argument("--baseline", metavar="LABEL", help="what differences are taken to (default: the first)")
     ask.add_argument(

@@ -75,7 +75,7 @@ def _point(found: Comparison, point: Point, scope: str, shown: Sequence[Metric],
     differences = {
         (each.contender, each.metric): each for each in found.differences if (each.point, each.scope) == (point, scope)
     }
-    rate = f" ({point.rate_per_s:g} requests/s)" if point.load is not None else ""
+    rate = f" ({point.rate_per_s:g} {found.rate_unit})" if point.load is not None else ""
     what = "" if scope == "all" else f", {scope.replace(':', ' ') if ':' in scope else f'class {scope}'}"
     to.print(Text(f"{point.label}{rate}{what}", "bold"))
     label = max(len(each.label) for each in found.axes.contenders) + 2
@@ -153,12 +153,12 @@ def _knees(found: Comparison, to: Console) -> None:
     share = 100 * (axes.slo_share or 0)
     whose = "" if scope == "all" else f" of {scope}"
     to.print(Text(f"highest rate at which {share:g} %{whose} meet their objectives", "bold"))
-    table = plain_table("", "requests/s", "load", f"less {axes.baseline}", "")
+    table = plain_table("", found.rate_unit, "load", f"minus {axes.baseline}", "")
     for knee in found.knees:
         load = f"{knee.mean / axes.saturated_per_s:.2f}" if axes.saturated_per_s else "–"
         scale = _scale("/s", knee.mean)._replace(unit="")
-        pair = ""
-        if knee.difference is not None and knee.contender != axes.baseline:
+        pair = "" if knee.contender == axes.baseline else "–"
+        if knee.difference is not None and pair:
             pair = _told(scale, knee.difference, knee.difference_low, sign="+")
         table.add_row(knee.contender, _told(scale, knee.mean, knee.low), load, pair, _bounds(knee))
     to.print(table)

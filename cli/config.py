@@ -11,7 +11,7 @@ from stepwell.core.build import build_scheduler, make_shadow
 from stepwell.core.config_load import Resolved
 from stepwell.core.registry import complete, make_cost_model
 from stepwell.sim.compare.question import read_question
-from stepwell.sim.scenario import read_scenario
+from stepwell.sim.scenario import check_workload, read_scenario
 
 HELP = "Check a configuration, or show it with every value and where that came from."
 
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "show":
         print(Resolved(config, resolved.origins, resolved.file).to_toml(), end="")
         return 0
+    check_workload(config.workload)
     read_question(Path(args.file), {})
     make_cost_model(config.cost)
     build_scheduler(config, shadow=make_shadow(config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from stepwell.cli.outputs import check_folder
 from stepwell.cli.progress import Bar
 from stepwell.cli.sim import print_results
 from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, WorkloadConfig
@@ -40,6 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.limit < 0:
         raise UserError(f"must be at least 0, not {args.limit}", field="--limit")
+    check_folder(args.picture, field="--picture")
     workload = load_workload(Resolved(_config("fcfs", args.limit), {}))
     runs: list[tuple[Result, Series]] = []
     for policy in SHOWN:
@@ -52,7 +54,6 @@ def run(args: argparse.Namespace) -> int:
     if not can_draw():
         print(f"No picture was drawn: {HOW_TO_GET_IT}")
         return 0
-    args.picture.parent.mkdir(parents=True, exist_ok=True)
     draw(runs, args.picture, title=f"Stepwell: the same {len(workload)} requests under {len(runs)} policies")
     print(f"The picture is {args.picture.resolve()}")
     print("Next: stepwell sim --help, or write a policy of your own: docs/write_a_policy.md")

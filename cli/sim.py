@@ -12,6 +12,7 @@ import msgspec
 
 import stepwell
 from stepwell.cli.logs import log
+from stepwell.cli.outputs import check_folder
 from stepwell.cli.progress import Bar
 from stepwell.core.config_load import Resolved
 from stepwell.core.errors import UserError
@@ -52,7 +53,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shadow", metavar="NAME", help="a second policy, asked beside it and never obeyed")
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
     parser.add_argument(
-        "--rate", type=float, metavar="X", help="scale arrivals to X requests a second (0: as recorded)"
+        "--rate", type=float, metavar="X", help="scale arrivals by the clock to X requests a second (0: as recorded)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of the scheduler and of generated workloads")
     parser.add_argument(
@@ -64,6 +65,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    for field in ("journal", "csv"):
+        if (path := getattr(args, field)) is not None:
+            check_folder(path, field=field)
     scenarios = _scenarios(args)
     workload = load_workload(scenarios[0])
     log("info", "workload ready", name=workload.name, requests=len(workload))

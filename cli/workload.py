@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from stepwell.cli.load_requests import encoder_of
+from stepwell.cli.outputs import check_folder
 from stepwell.cli.tables import console
 from stepwell.cli.workload_view import print_description
 from stepwell.core.config_load import Resolved
@@ -44,7 +45,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     one.add_argument("--format", metavar="NAME", help="of the trace (default: found from its first line)")
     one.add_argument("--limit", type=int, metavar="N", help="only the first N requests (0: all)")
-    one.add_argument("--rate", type=float, metavar="X", help="scale arrivals to X requests a second")
+    one.add_argument("--rate", type=float, metavar="X", help="scale arrivals by the clock to X a second")
     one.add_argument("--skip-bad", action="store_true", help="count rows that cannot be read instead of stopping")
     one.add_argument(
         "--tokenizer", metavar="MODEL", help="counts the tokens of ShareGPT's texts: folder, GGUF, smollm2"
@@ -60,11 +61,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    if args.out is not None:
+        check_folder(args.out, field="out")
     workload = _workload(args)
     if args.out is not None:
         from stepwell.sim.workload.picture import draw_workload  # lazy: start-up
 
-        args.out.parent.mkdir(parents=True, exist_ok=True)
         draw_workload(workload, args.out)
     told = describe(workload)
     if args.json:

@@ -10,7 +10,7 @@ from rich.text import Text
 from stepwell.cli.tables import plain_table, share
 from stepwell.sim.wording import many
 from stepwell.sim.workload.describe import Description, Group, Lengths, headline, span
-from stepwell.sim.workload.request import STEEP, told_rows
+from stepwell.sim.workload.request import programs_told, rate_unit, told_rows
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ROWS = 5
@@ -47,8 +47,8 @@ def _remarks(it: Description) -> list[str]:
     profile = it.profile
     told = []
     if it.followers:
-        told.append(f"{it.followers:,} of them follow others: when they arrive depends on the policy")
-    if not 1 / STEEP <= profile.head_body_ratio <= STEEP:
+        told.append(programs_told(profile.requests, it.followers))
+    if profile.uneven:
         told.append(
             f"warning: the first tenth arrives at {profile.head_rate_per_s:.3g} a second, the rest at"
             f" {profile.body_rate_per_s:.3g}: a run over the first requests does not speak for the whole"
@@ -62,7 +62,8 @@ def _over_time(it: Description, to: Console) -> None:
     rates = over.per_s(over.requests)
     most = max(rates)
     label = f"{most:.3g}"
-    to.print(Text("Requests a second over time", "bold"))
+    of = ", those that arrive by the clock" if it.followers else ""
+    to.print(Text(f"Requests a second over time{of}", "bold"))
     for row in range(_ROWS, 0, -1):
         left = label if row == _ROWS else "0" if row == 1 else ""
         to.print(f"{left:>8} ┤{''.join(_block(rate / most * _ROWS - row + 1) for rate in rates)}", style="")
@@ -138,7 +139,7 @@ def _facts(it: Description, to: Console) -> None:
     head, body = f"{profile.head_rate_per_s:.3g}", f"{profile.body_rate_per_s:.3g}"
     same = f", {profile.simultaneous:,} arrive together with the one before" if profile.simultaneous else ""
     table.add_row("gaps between arrivals", f"CV {profile.gap_cv:.2f} (Poisson: 1){same}")
-    table.add_row("first tenth, rest", f"{head} and {body} requests a second")
+    table.add_row("first tenth, rest", f"{head} and {body} {rate_unit(it.followers)}")
     if programs.programs:
         each = f"{programs.mean:.1f} each, at most {programs.most:,}"
         table.add_row("programs", f"{programs.programs:,} with {programs.requests:,} requests, {each}")

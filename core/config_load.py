@@ -4,7 +4,7 @@ Layers, strongest first: command line (``scheduler.policy=swap``), environment (
 file, default.  Tables merge key by key; ``[[classes]]`` and ``[[tenants]]`` of a stronger layer replace the whole list,
 and one value of a class or tenant is reached by its name (``classes.chat.ttft_ms=500``).  A layer that names another
 plugin than the layers under it begins its options afresh, since the options below belong to the other plugin;
-``Resolved.notes`` says so.
+``Resolved.notes`` says so.  So it is with ``workload.kind`` and its settings, which other layers set.
 
 The environment and the overrides are handed in: this module looks at nothing but its arguments and the file.
 """
@@ -31,7 +31,13 @@ COMMAND_LINE = "command line"
 Comment = Callable[[str], str]
 """A remark for the value at a path; empty for none."""
 
-_PLUGINS = {"scheduler": "policy", "memory": "allocator", "cost": "model"}
+_CHOICES = (
+    ("scheduler", "policy", "options"),
+    ("memory", "allocator", "options"),
+    ("cost", "model", "options"),
+    ("workload", "kind", "settings"),
+)
+"""A section, what is chosen in it, and the table that belongs to what was chosen."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN_PATH = re.compile(r"\[(\d+)\]")
 
@@ -182,18 +188,22 @@ class _Layers:
             del self.origins[each]
 
     def _switch(self, table: Mapping[str, Any], source: str) -> None:
-        """A layer that names another plugin begins that plugin's options afresh."""
-        for section, key in _PLUGINS.items():
+        """A layer that names another plugin, or kind of workload, begins its options afresh."""
+        for section, key, options in _CHOICES:
             given, here = table.get(section), self.tree.get(section)
             if not isinstance(given, Mapping) or key not in given or not isinstance(here, dict):
                 continue
             before = here.get(key, getattr(getattr(Config(), section), key))
-            if here.get("options") and given[key] != before:
-                origin = self.source(f"{section}.options")
-                del here["options"]
-                self._forget(f"{section}.options")
+            paths = {name: f"{section}.{options}.{name}" for name in here.get(options) or ()}
+            if section == "workload":  # one layer may say settings and kind in any order
+                paths = {name: path for name, path in paths.items() if self.source(path) != source}
+            if paths and given[key] != before:
+                origin = self.source([*paths.values()][-1])
+                for name, path in paths.items():
+                    del here[options][name]
+                    self._forget(path)
                 self.notes.append(
-                    f"{section}.options from {origin} belong to {before!r} and were left out,"
+                    f"{section}.{options} from {origin} belong to {before!r} and were left out,"
                     f" since {given[key]!r} was chosen ({source})"
                 )
 

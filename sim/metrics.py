@@ -39,6 +39,10 @@ class RunMetrics:
         self.recomputed_tokens = 0
         self.cached_tokens = 0
         """Prompt tokens that were found in the KV cache when their requests were first admitted."""
+        self.admitted_tokens = 0
+        """Prompt tokens of requests that were admitted, each counted once."""
+        self.keyed = False
+        """Whether any request came with keys: without, nothing can be looked up."""
         self.swaps = 0
         self.recomputes = 0
         self.busy_ns = 0
@@ -192,6 +196,8 @@ class RunMetrics:
                 event.priority, event.program,
             )
         )  # fmt: skip
+        if event.keys:
+            self.keyed = True
         if klass not in self.gaps:
             self.gaps[klass] = TokenGaps()
 
@@ -200,6 +206,7 @@ class RunMetrics:
         if not record.admitted_ns:
             record.admitted_ns = now_ns
             self.cached_tokens += admitted.cached
+            self.admitted_tokens += record.prompt_tokens
         if admitted.shared:
             self._use(now_ns, -admitted.shared)
 

@@ -10,12 +10,14 @@
 
 Then, in this order: those that arrive from ``start_s`` to ``end_s`` are kept, a ``share`` of them, the first ``limit``
 of these; longer ones than ``max_prompt`` and ``max_output`` are cut or dropped (``over``), and arrivals are scaled to
-``rate`` requests a second.  A setting that the kind does not use is refused rather than ignored.
+``rate`` a second: of requests or, where some follow others, of the programs that begin by the clock.  A setting that
+the kind does not use is refused rather than ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from stepwell.core.config import Config, WorkloadConfig
 from stepwell.core.config_load import Resolved, resolve
 from stepwell.core.errors import UserError
 from stepwell.core.schema import convert
-from stepwell.sim.workload.kinds import KINDS
+from stepwell.sim.workload.kinds import KINDS, Kind
 from stepwell.sim.workload.request import TraceRequest, Workload
 from stepwell.sim.workload.trace import read_trace
 from stepwell.sim.workload.transform import answer_page_keys, clip, first, page_keys, sample, scale_rate, window
@@ -198,7 +200,34 @@ def _renumbered(requests: Sequence[TraceRequest]) -> list[TraceRequest]:
     ]
 
 
+def check_workload(asked: WorkloadConfig) -> None:
+    """Refuse, as ``load_workload`` would and without making one, what no workload can be made of.
+
+    Of a trace nothing is looked at: it need not be there yet.
+    """
+    if asked.kind != "trace":
+        kind, options = _asked(asked)
+        with _in_settings():
+            kind.check(options)
+
+
 def _generated(asked: WorkloadConfig) -> Workload:
+    kind, options = _asked(asked)
+    with _in_settings():
+        return kind.make(options)
+
+
+@contextmanager
+def _in_settings() -> Iterator[None]:
+    """Names the field of an error as the configuration does."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(error.message, field=f"{_SETTINGS}.{error.field}") from None
+
+
+def _asked(asked: WorkloadConfig) -> tuple[Kind, Any]:
+    """The kind of a workload that is generated, and its options."""
     for key in _TRACE_ONLY:
         if getattr(asked, key) != getattr(WorkloadConfig(), key):
             raise UserError(f"is for traces; workload.kind is {asked.kind!r}", field=f"workload.{key}")
@@ -209,12 +238,7 @@ def _generated(asked: WorkloadConfig) -> Workload:
             field="workload.rate",
         )
     tree = _merged(msgspec.to_builtins(kind.under) if kind.under is not None else {}, asked.settings)
-    options = convert(tree, kind.settings, field=_SETTINGS)
-    try:
-        workload = kind.make(options)
-    except UserError as error:
-        raise UserError(error.message, field=f"{_SETTINGS}.{error.field}") from None
-    return workload
+    return kind, convert(tree, kind.settings, field=_SETTINGS)
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -227,12 +251,13 @@ def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _at_rate(workload: Workload, rate: float) -> Workload:
-    """Arrivals scaled so that ``rate`` requests a second are offered, those counted that follow others."""
-    profile = workload.profile()
-    present = profile.rate_per_s * len(workload) / profile.requests if profile.requests else 0.0
+    """Arrivals scaled so that ``rate`` a second arrive by the clock.  Requests that follow others come as these end,
+    so what is offered of them is no matter of a rate.
+    """
+    present = workload.profile().rate_per_s
     if not present:
         raise UserError("cannot be set: all requests of the workload arrive at one time", field="workload.rate")
     try:
         return scale_rate(workload, rate / present)
     except UserError as error:
-        raise UserError(f"from {present:g} requests/s: {error.message}", field="workload.rate") from None
+        raise UserError(f"from {present:g} {workload.rate_unit}: {error.message}", field="workload.rate") from None

@@ -15,9 +15,11 @@ Rules, which nothing else repeats:
   by then: a first token late or overdue, or (cancelled only) a TPOT too high so far.  Otherwise nobody knows, and it
   is left out of the share.
 - **Goodput** is requests that met their objectives per second of run time, those with none by completing.
-- **Recompute tax** is recomputed over computed token positions; **KV utilisation** pages in use over all pages,
-  weighted by time; **device busy** the share of the time in which a step was executing, up to the end of the last step
-  (some are in flight when the last request ends).
+- **Recompute tax** is recomputed over computed token positions; **KV use** (``kv_utilisation``) pages that requests
+  hold over all pages, weighted by time, so cached pages that nobody uses are not in it; **prefix hits** the prompt
+  tokens found in the KV cache when requests were first admitted, over all prompt tokens of these requests (choices
+  that share a prompt count as found); **device busy** the share of the time in which a step was executing, up to the
+  end of the last step (some are in flight when the last request ends).
 """
 
 from __future__ import annotations
@@ -74,10 +76,11 @@ class ClassSummary(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """See the module.  ``ended`` counts requests by the reason they ended for, ``rejected`` the refused by code.
 
-    ``kv_utilisation`` is missing where the record does not begin with an empty device.  ``step_times``, the share of
-    steps beyond what their cost model was fitted on, and what nine in ten of the others are within, are those of
-    ``extrapolation.StepTimeSource``, as is ``measured_share``.  The error is of single steps: where requests wait for
-    one another, it adds up.
+    ``kv_utilisation`` is missing where the record does not begin with an empty device, ``cached_share`` where no prompt
+    could be looked up: none came with keys (an allocator that reuses no prefixes gets none), and none was shared.
+    ``step_times``, the share of steps beyond what their cost model was fitted on, and what nine in ten of the others
+    are within, are those of ``extrapolation.StepTimeSource``, as is ``measured_share``.  The error is of single steps:
+    where requests wait for one another, it adds up.
     """
 
     policy: str
@@ -104,6 +107,8 @@ class Summary(msgspec.Struct, frozen=True):
     extrapolated_share: float | None = None
     step_error_p90: float | None = None
     measured_share: float | None = None
+    cached_tokens: int = 0
+    cached_share: float | None = None
 
 
 def summarise(
@@ -154,7 +159,14 @@ def summarise(
         extrapolated_share=step_times.extrapolated_share,
         step_error_p90=step_times.error_p90,
         measured_share=step_times.measured_share,
+        cached_tokens=metrics.cached_tokens,
+        cached_share=_cached_share(metrics),
     )
+
+
+def _cached_share(metrics: RunMetrics) -> float | None:
+    looked_up = metrics.keyed or metrics.cached_tokens
+    return metrics.cached_tokens / metrics.admitted_tokens if looked_up and metrics.admitted_tokens else None
 
 
 def run_time(metrics: RunMetrics) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from stepwell.core.config import CostConfig
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import CostModel
 from stepwell.core.registry import make_cost_model
+from stepwell.sim.calibration.columns import COUNT_OF, evidence
 from stepwell.sim.calibration.fits import FITS
 from stepwell.sim.cost.reach import COUNTS, Reach
 from stepwell.sim.stats import percentiles
@@ -38,7 +39,8 @@ class StepErrors(msgspec.Struct, frozen=True):
 class Calibration(msgspec.Struct, frozen=True):
     """What came of it.  ``cost`` is the ``[cost]`` of a configuration; ``errors`` are of the held-out steps.
 
-    ``assumed`` coefficients are the model's defaults, as no step had what they are of.  ``shapes`` and ``total`` are of
+    ``assumed`` coefficients are the model's defaults, as fewer than ``columns.TELLING`` of the fitted steps had what
+    they are of; ``evidence`` says of each coefficient how many had.  ``shapes`` and ``total`` are of
     all steps, where ``recorded`` is what the device said, without the engine's loop around it.
     """
 
@@ -49,6 +51,7 @@ class Calibration(msgspec.Struct, frozen=True):
     assumed: list[str]
     shapes: list[ShapeTimes]
     total: TotalTimes
+    evidence: dict[str, int] = {}
 
 
 def calibrate(steps: Sequence[MeasuredStep], *, model: str = "linear", seed: int = 0) -> Calibration:
@@ -68,7 +71,8 @@ def calibrate(steps: Sequence[MeasuredStep], *, model: str = "linear", seed: int
     reach = reach_over(fitted, errors.p90)
     cost = CostConfig(model=model, options={**options, "reach": msgspec.to_builtins(reach)})
     times = predicted(make_cost_model(cost), steps)
-    return Calibration(cost, len(fitted), seed, errors, assumed, times.by_shape(), times.total())
+    told = {name: evidence(fitted, name) for name in options if name in COUNT_OF}
+    return Calibration(cost, len(fitted), seed, errors, assumed, times.by_shape(), times.total(), told)
 
 
 def reach_over(steps: Sequence[MeasuredStep], error_p90: float) -> Reach:

@@ -21,9 +21,18 @@ COUNT_OF = {
 """What each coefficient is of, whichever model has it."""
 
 
+TELLING = 30
+"""Steps that have some of what a coefficient is of, at least, for it to be fitted: from fewer, noise would be."""
+
+
 def counts(steps: Sequence[MeasuredStep], count: str) -> Floats:
     """One count of every step's shape."""
     return np.array([getattr(each.shape, count) for each in steps], np.float64)
+
+
+def evidence(steps: Sequence[MeasuredStep], coefficient: str) -> int:
+    """How many steps say anything of it."""
+    return int(np.count_nonzero(counts(steps, COUNT_OF[coefficient])))
 
 
 def without_copies(steps: Sequence[MeasuredStep]) -> tuple[Floats, float]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepwell.sim.calibration.columns import COUNT_OF, counts, without_copies
+from stepwell.sim.calibration.columns import COUNT_OF, TELLING, counts, evidence, without_copies
 from stepwell.sim.calibration.least_squares import Floats, robust
 from stepwell.sim.cost.curve import Curve
 from stepwell.sim.cost.linear import COEFFICIENTS, PS_PER_NS, Linear
@@ -18,10 +18,13 @@ _KNOTS = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256
 """Counts at which a curve may bend: most is going on where they are few, and behind powers of two."""
 _SUPPORT = 12
 """Steps that there are between two bends, at least."""
+_LEFT = 0.1
+"""Part of a step's time that is left to be fitted, at least, whatever coefficients that are assumed say."""
 
 
 def fit_linear(steps: Sequence[MeasuredStep]) -> tuple[dict[str, object], list[str]]:
-    """The options of ``Linear`` that come closest, and those that keep their default: no step had what they are of."""
+    """The options of ``Linear`` that come closest, and those that keep their default: too few steps had what they
+    are of."""
     names = [name for name in COEFFICIENTS if name in COUNT_OF]
     first, found, assumed = _fit(steps, [np.ones(len(steps))], names, Linear.Options())
     return {"base_ns": max(1, round(float(first[0]))), **found}, assumed
@@ -102,10 +105,15 @@ def _bends(rows: Floats) -> list[int]:
 def _fit(
     steps: Sequence[MeasuredStep], first: Sequence[Floats], names: Sequence[str], default: object
 ) -> tuple[Floats, Mapping[str, object], list[str]]:
-    """What the ``first`` columns cost, each of the coefficients ``names`` that steps tell of, and the others' names."""
-    seen = [name for name in names if counts(steps, COUNT_OF[name]).any()]
-    assumed = [name for name in names if name not in seen]
+    """What the ``first`` columns cost, each of the coefficients ``names`` that enough steps tell of, and the others'
+    names: those keep their default, and what is fitted explains what that leaves of the times.
+
+    Where the device said what its copies took, these are enough.
+    """
     rest_ns, page_ns = without_copies(steps)
+    seen = [name for name in names if evidence(steps, name) >= TELLING or (name == "swap_page_ns" and page_ns)]
+    assumed = [name for name in names if name not in seen]
+    rest_ns = np.maximum(rest_ns - _assumed_ns(steps, assumed, default), rest_ns * _LEFT)
     columns = [*first, *(counts(steps, COUNT_OF[name]) for name in seen)]
     values = robust(np.stack(columns, axis=1), rest_ns)
     found: dict[str, object] = {name: getattr(default, name) for name in assumed}
@@ -113,6 +121,14 @@ def _fit(
         more_ns = page_ns if name == "swap_page_ns" else 0.0
         found[name] = round((value + more_ns) * (PS_PER_NS if name.endswith("_ps") else 1))
     return values[: len(first)], found, assumed
+
+
+def _assumed_ns(steps: Sequence[MeasuredStep], names: Sequence[str], default: object) -> Floats:
+    """What each step takes by the coefficients that are not fitted."""
+    total = np.zeros(len(steps))
+    for name in names:
+        total += counts(steps, COUNT_OF[name]) * getattr(default, name) / (PS_PER_NS if name.endswith("_ps") else 1)
+    return total
 
 
 Fit = Callable[[Sequence[MeasuredStep]], tuple[dict[str, object], list[str]]]

@@ -13,8 +13,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stepwell.core.errors import UserError
-from stepwell.sim.journal_read import MISFIT, SIMULATED, misfit, steps_of, stretches
+from stepwell.sim.journal_read import MISFIT, SIMULATED, config_of, misfit, steps_of, stretches
 from stepwell.sim.step_reader import MeasuredStep
+
+IMAGINARY = {
+    "costmodel": "a rehearsal: a cost model said how long its steps took",
+    "echo": "it says prompts again, with next to no work",
+}
+"""By name, the models whose steps tell nothing of a machine that serves one, and why."""
+
+
+def imaginary(path: Path) -> str:
+    """Why the live journal that begins at ``path`` tells nothing of a machine; empty if a real model was served.
+
+    Raises ``UserError`` for a damaged journal.
+    """
+    header = stretches(path)[0].header
+    model = config_of(header, str(path)).model.path
+    return f"model {model!r} is {IMAGINARY[model]}" if header.shell != SIMULATED and model in IMAGINARY else ""
 
 
 def measured_steps(path: Path, progress: Callable[[int], None] | None = None) -> list[MeasuredStep]:

@@ -5,7 +5,7 @@ Replicates are the seeds.  Where there is only one, they are the sections of its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stepwell.sim.compare.measures import METRICS, values_of
@@ -22,6 +22,9 @@ from stepwell.sim.compare.records import (
     SeedKnee,
 )
 from stepwell.sim.compare.statistics import LEAST_SECTIONS, Estimate, agreement, over_sections, over_seeds, ranks
+
+LEAST_SPAN_S = 60.0
+"""A run with shorter arrivals says little of a rate."""
 
 
 @dataclass
@@ -158,14 +161,14 @@ def _ranking(place: tuple[Point, str, str], ranked: Sequence[tuple[str, _Sample]
 
 
 def make_knee(contender: str, scope: str, mine: Sequence[SeedKnee], base: Sequence[SeedKnee]) -> Knee:
-    """Over seeds.  Where the search met its end without an answer there is a mean, and no interval."""
+    """Over seeds.  Where a search met its end without an answer there is a mean, no interval, and no difference."""
     rates = {each.seed: each.rate_per_s for each in mine}
     others = {each.seed: each.rate_per_s for each in base}
     told = over_seeds(list(rates.values()))
     common = [rate - others[seed] for seed, rate in rates.items() if seed in others]
     found = all(each.bound == "found" for each in mine)
-    pairs = over_seeds(common) if common else None
-    paired = found and pairs is not None and all(each.bound == "found" for each in base)
+    paired = found and all(each.bound == "found" for each in base)
+    pairs = over_seeds(common) if common and paired else None
     return Knee(
         contender=contender,
         scope=scope,
@@ -174,9 +177,27 @@ def make_knee(contender: str, scope: str, mine: Sequence[SeedKnee], base: Sequen
         high=told.high if found else None,
         seeds=list(mine),
         difference=pairs.mean if pairs is not None else None,
-        difference_low=pairs.low if pairs is not None and paired else None,
-        difference_high=pairs.high if pairs is not None and paired else None,
+        difference_low=pairs.low if pairs is not None else None,
+        difference_high=pairs.high if pairs is not None else None,
     )
+
+
+def short_told(knees: Mapping[str, Sequence[SeedKnee]], by_clock: Mapping[int, int]) -> list[str]:
+    """A sentence if arrivals at a rate that was found, so many by the clock with each seed, take less than a minute."""
+    spans = [
+        ((by_clock[each.seed] - 1) / each.rate_per_s, contender, each.seed)
+        for contender, found in knees.items()
+        for each in found
+        if each.rate_per_s
+    ]
+    if not spans or min(spans)[0] >= LEAST_SPAN_S:
+        return []
+    span_s, contender, seed = min(spans)
+    return [
+        f"at the highest rates found all requests arrive within a minute or less ({contender}, seed {seed}:"
+        f" {span_s:.3g} s). As many requests at a higher rate are a shorter run, in which a queue has no time to grow:"
+        " the true rates may be lower; give the workload more requests"
+    ]
 
 
 def intervals_told(cells: Sequence[Cell], axes: Axes) -> str:

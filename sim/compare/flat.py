@@ -47,7 +47,7 @@ def columns(axes: Axes, parts: Parts, table: str) -> dict[str, list[object]]:
         "differences": lambda: _plain(axes, parts.differences),
         "runs": lambda: _runs(axes, parts.cells),
         "rankings": lambda: _rankings(axes, parts.rankings),
-        "knees": lambda: _plain(axes, parts.knees),
+        "knees": lambda: _knees(axes, parts.knees),
         "curves": lambda: _curves(axes, parts.cells),
     }[table]()
     names = list(dict.fromkeys(name for record in records for name in record))
@@ -75,6 +75,10 @@ def _plain(axes: Axes, items: Iterable[Row | Difference | Knee]) -> list[Record]
                 record[name] = value
         records.append(record)
     return records
+
+
+def _knees(axes: Axes, knees: Sequence[Knee]) -> list[Record]:
+    return [record | {"bound": each.bound} for record, each in zip(_plain(axes, knees), knees, strict=True)]
 
 
 def _runs(axes: Axes, cells: Iterable[Cell]) -> list[Record]:

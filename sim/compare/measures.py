@@ -77,6 +77,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure(Metric("preemptions", "preemptions", "count", 0, scoped=True), of_scope=lambda it: float(it.preemptions)),
     _run("recompute_tax", "recompute tax", "share", -1, lambda it: it.summary.recompute_tax),
     _run("rejected_share", "rejected", "share", -1, _rejected_share),
+    _run("cached_share", "prefix hits", "share", 0, lambda it: it.summary.cached_share),
     _run("kv_utilisation", "KV use", "share", 0, lambda it: it.summary.kv_utilisation),
     _run("device_busy", "device busy", "share", 0, lambda it: it.summary.device_busy),
     _run("extrapolated_share", "steps extrapolated", "share", -1, lambda it: it.summary.extrapolated_share),

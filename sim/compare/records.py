@@ -90,6 +90,12 @@ class SeedWorkload(msgspec.Struct, frozen=True):
     rate_per_s: float
     lines: list[str]
     """What a report says of them, in sentences."""
+    followers: int = 0
+    """Requests that arrive when others have ended; rates are of the others then."""
+
+    @property
+    def by_clock(self) -> int:
+        return self.requests - self.followers
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -263,7 +269,7 @@ class SeedKnee(msgspec.Struct, frozen=True):
 class Knee(msgspec.Struct, frozen=True):
     """The highest rate at which ``scope`` attains its objectives by ``Axes.slo_share``: mean over seeds, 95 % interval.
 
-    ``difference`` is to the baseline's, seed by seed.
+    ``difference`` is to the baseline's, seed by seed; None if a search of either met its end without an answer.
     """
 
     contender: str
@@ -275,3 +281,10 @@ class Knee(msgspec.Struct, frozen=True):
     difference: float | None = None
     difference_low: float | None = None
     difference_high: float | None = None
+
+    @property
+    def bound(self) -> Literal["found", "below", "above"]:
+        """``above``: with some seed the highest rate tried held, so the mean is a least one; ``below``: with some seed
+        none held, which counts as 0."""
+        bounds = {each.bound for each in self.seeds}
+        return "above" if "above" in bounds else "below" if "below" in bounds else "found"

@@ -42,6 +42,7 @@ from stepwell.sim.compare.records import (
     TenantNumbers,
 )
 from stepwell.sim.frames import data_frame
+from stepwell.sim.workload.request import rate_unit
 
 __all__ = [
     "CURVE_STEPS",
@@ -99,6 +100,11 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def contender(self, label: str) -> Contender:
         return next(each for each in self.axes.contenders if each.label == label)
+
+    @property
+    def rate_unit(self) -> str:
+        """What the rates of points and knees count."""
+        return rate_unit(max(each.followers for each in self.workloads) if self.workloads else 0)
 
     def frame(self, table: str = "rows") -> Any:
         """One of ``flat.TABLES`` as a polars data frame; needs the extra ``research``."""

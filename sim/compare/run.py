@@ -24,7 +24,7 @@ from stepwell.core.config import Config
 from stepwell.core.config_load import to_toml
 from stepwell.core.errors import UserError
 from stepwell.sim.compare import question as asking
-from stepwell.sim.compare.analysis import Samples, intervals_told, make_knee, step_times_told
+from stepwell.sim.compare.analysis import Samples, intervals_told, make_knee, short_told, step_times_told
 from stepwell.sim.compare.cache import Cache
 from stepwell.sim.compare.knee import SLO, round_rate
 from stepwell.sim.compare.measures import METRICS
@@ -165,10 +165,17 @@ class _Comparing:
 
     def answer(self) -> Comparison:
         workloads = self._workloads()
+        follow = any(each.workload.followers for each in workloads)
+        if follow and self._question.loads:
+            raise UserError(
+                "requests of this workload follow others, and when they come depends on the policy: no rate is a share"
+                " of what the device can do. Give rates (--rate): of programs, which begin by the clock",
+                field=f"{TABLE}.loads",
+            )
         saturated = self._saturated(workloads[0])
         points = asking.points(self._question, saturated)
         cells = self._cells(points, workloads)
-        axes = self._axes(points, workloads, saturated, cells)
+        axes = self._axes(points, workloads, None if follow else saturated, cells)
         knees = self._knees(cells, workloads, saturated)
         samples = Samples(cells, axes)
         config = self._scenarios.base.config
@@ -202,7 +209,9 @@ class _Comparing:
         return made
 
     def _saturated(self, first: _Seeded) -> float | None:
-        """How fast the baseline completes requests when all requests are there at once; None if nobody asks."""
+        """How fast the baseline completes requests when all requests are there at once; None if nobody asks.  Of
+        programs where requests follow others: where a search begins, and no more.
+        """
         if not (self._question.loads or self._question.slo_share):
             return None
         config = self._config(self._by_label[self._baseline], first.seed, None)[1]
@@ -212,10 +221,13 @@ class _Comparing:
         if not isinstance(outcome, Saturated):
             told = outcome.error if isinstance(outcome, Failed) else "nothing"
             raise UserError(f"the saturated rate cannot be measured: {told}", field=f"{TABLE}.baseline")
+        workload = first.workload
+        if workload.followers:
+            return round_rate(outcome.rate_per_s * workload.by_clock / workload.requests)
         rate_per_s = round_rate(outcome.rate_per_s)
         self._notes.append(
             f"load 1 is {rate_per_s:g} requests/s: as fast as {self._baseline} completes the first {BODY_PERCENT} %"
-            f" when all requests of seed {first.workload.seed} arrive at once"
+            f" when all requests of seed {workload.seed} arrive at once"
         )
         return rate_per_s
 
@@ -294,6 +306,8 @@ class _Comparing:
                 found.setdefault(task.contender, []).append(outcome.knee)
             elif isinstance(outcome, Failed):
                 self._notes.append(f"no knee of {task.contender} with seed {task.seed}: {outcome.error}")
+        by_clock = {each.workload.seed: each.workload.by_clock for each in workloads}
+        self._notes += short_told(found, by_clock)
         base = found.get(self._baseline, [])
         return [make_knee(label, question.slo_scope, mine, base) for label, mine in found.items()]
 

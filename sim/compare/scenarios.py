@@ -62,7 +62,7 @@ class Scenarios:
         made = load_workload(resolved)
         number = resolved.config.scheduler.seed if seed is None else seed
         rate_per_s = float(f"{made.profile().rate_per_s:.6g}")
-        return SeedWorkload(number, made.digest(), len(made), rate_per_s, made.describe())
+        return SeedWorkload(number, made.digest(), len(made), rate_per_s, made.describe(), made.followers)
 
     def command(self, overrides: Sequence[str]) -> str:
         """What repeats a run by hand."""

@@ -136,7 +136,7 @@ def tenants(found: Found) -> Any | None:
             if known:
                 right.plot(*zip(*known, strict=True), **style.line(index, label))
         right.set_ylim(min(right.get_ylim()[0], 0.9), 1.01)
-        style.dress(right, "Jain's index of it (1: all alike)", "requests/s", "")
+        style.dress(right, "Jain's index of it (1: all alike)", found.comparison.rate_unit, "")
     style.legend(figure, panels)
     return figure
 

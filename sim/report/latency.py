@@ -17,12 +17,13 @@ def of_rate(found: Found) -> Any | None:
     scopes = found.scopes
     figure, rows = style.sheet(len(scopes), 3)
     for axes_row, scope in zip(rows, scopes, strict=True):
+        unit = found.comparison.rate_unit
         for axes, name in zip(axes_row, _TITLES, strict=True):
             _against_rate(axes, found, f"{name}_p99_ms", scope, 1e-3)
             axes.set_yscale("log")
             style.plain_log(axes.yaxis)
             objective(axes, found, name, scope, horizontal=True)
-            style.dress(axes, _titled(f"{_TITLES[name]}, p99", scope), "requests/s", "seconds (log)")
+            style.dress(axes, _titled(f"{_TITLES[name]}, p99", scope), unit, "seconds (log)")
             _knees(axes, found)
     _explain_knees(rows[0][0], found)
     style.legend(figure, rows[0])
@@ -34,20 +35,22 @@ def attainment_of_rate(found: Found) -> Any | None:
     if len(found.points) < 2:
         return None
     figure, ((left, right),) = style.sheet(1, 2)
+    unit = found.comparison.rate_unit
     if found.judged == ATTAINMENT:
         _against_rate(left, found, ATTAINMENT, ALL, 100)
         left.set_ylim(0, 103)
         if found.axes.slo_share:
             left.axhline(100 * found.axes.slo_share, color=style.SOFT, linewidth=0.8)
-        style.dress(left, "Requests that met their objectives", "requests/s", "%")
+        style.dress(left, "Requests that met their objectives", unit, "%")
     else:
         _against_rate(left, found, "completed_per_s", ALL, 1)
-        style.dress(left, "Completed", "requests/s", "requests/s")
+        style.dress(left, "Completed", unit, "requests/s")
     _against_rate(right, found, "goodput_per_s", ALL, 1)
-    rates = [found.rate(each) for each in found.points]
-    right.plot(rates, rates, color=style.SOFT, linewidth=0.8, label="offered")
+    if unit == "requests/s":
+        rates = [found.rate(each) for each in found.points]
+        right.plot(rates, rates, color=style.SOFT, linewidth=0.8, label="offered")
     right.set_ylim(bottom=0)
-    style.dress(right, "Goodput", "requests/s offered", "requests/s that met them")
+    style.dress(right, "Goodput", f"{unit} offered", "requests/s that met them")
     _knees(left, found)
     _explain_knees(left, found)
     style.legend(figure, [left, right])

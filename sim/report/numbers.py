@@ -55,6 +55,5 @@ def spoken(metric: Metric, value: float) -> str:
     return f"{value:,.4g}{UNITS.get(metric.unit, '')}"
 
 
-def rate(value: float) -> str:
-    """Requests a second."""
-    return f"{value:,.3g} requests/s" if value < 1000 else f"{value:,.0f} requests/s"
+def rate(value: float, unit: str = "requests/s") -> str:
+    return f"{value:,.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"

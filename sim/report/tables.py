@@ -81,7 +81,7 @@ def _result(found: Found, label: str, point: Point, metric: Metric, scope: str) 
 
 
 def differences(found: Found) -> str:
-    """Each contender less the baseline under the same requests; words say whether it is real."""
+    """Each contender minus the baseline under the same requests; words say whether it is real."""
     scopes = [each for each in found.axes.scopes if each != ALL]
     columns = [(found.metric(each), scope) for each in _WEIGHED for scope in _scopes(found, each, scopes)]
     columns = [each for each in columns if any(_difference(found, label, each) for label in found.labels)]
@@ -95,7 +95,7 @@ def differences(found: Found) -> str:
                 line.append(_changed(metric, found.difference(label, point, metric.name, scope)))
             rows.append(line)
     head = [f"{_headed(metric)}{'' if scope == ALL else '<br>' + escape(scope)}" for metric, scope in columns]
-    return table([f"less {escape(found.baseline)}", *head], rows, group=len(found.labels) - 1)
+    return table([f"minus {escape(found.baseline)}", *head], rows, group=len(found.labels) - 1)
 
 
 def _scopes(found: Found, metric: str, classes: Sequence[str]) -> Sequence[str]:
@@ -133,14 +133,14 @@ def knees(found: Found) -> str:
             span = f"{low:+,.3g} to {high:+,.3g}".replace("-", "−") if low is not None and high is not None else ""
             line.append(cell(f"{knee.difference:+,.3g}".replace("-", "−"), span, sort=knee.difference))
         rows.append(line)
-    return table(["contender", "requests/s", f"less {escape(found.baseline)}"], rows)
+    return table(["contender", found.comparison.rate_unit, f"minus {escape(found.baseline)}"], rows)
 
 
 def asked(found: Found) -> str:
     """What was compared, in pairs of name and value."""
     it = found.comparison
     first = it.workloads[0] if it.workloads else None
-    points = ", ".join(f"{each.label} = {rate(found.rate(each))}" for each in found.points)
+    points = ", ".join(f"{each.label} = {rate(found.rate(each), it.rate_unit)}" for each in found.points)
     pairs = [
         ("scenario", it.scenario or "built in"),
         ("contenders", ", ".join(found.labels) + f" (baseline {found.baseline})"),
@@ -164,7 +164,8 @@ _WORDS = {
     "goodput": "requests a second that met their objectives, those without any by completing",
     "preemption": "a running request is sent away, its pages copied to the host or dropped",
     "recompute tax": "share of computed tokens that had been computed before and dropped",
-    "KV use": "share of the KV cache's pages in use, over time",
+    "KV use": "share of the KV cache's pages that requests hold, over time; cached ones that nobody uses are left out",
+    "prefix hits": "share of prompt tokens that were found in the KV cache when their requests were first admitted",
 }
 
 

@@ -26,8 +26,9 @@ def answer(found: Found) -> list[str]:
 def place(found: Found, point: Point) -> str:
     """``load 0.9 (14.7 requests/s)``."""
     if point.rate_per_s is None:
-        return f"the workload's own rate ({rate(found.rate(point))})"
-    return f"{point.label} ({rate(point.rate_per_s)})" if point.load is not None else rate(point.rate_per_s)
+        return f"the workload's own rate ({rate(found.rate(point), found.comparison.rate_unit)})"
+    told = rate(point.rate_per_s, found.comparison.rate_unit)
+    return f"{point.label} ({told})" if point.load is not None else told
 
 
 def _does(found: Found, label: str, metric: str) -> str:
@@ -101,19 +102,19 @@ def _carries(found: Found, winner: str) -> str:
     mine, base = found.knee(winner), found.knee(found.baseline)
     if mine is None:
         return f"{price[0].upper()}{price[1:]}."
-    text = f"{winner} {_holds(mine)}"
+    text = f"{winner} {_holds(found, mine)}"
     if base is not None and winner != found.baseline:
-        text += f", {found.baseline} {_holds(base)}"
+        text += f", {found.baseline} {_holds(found, base)}"
     share = found.axes.slo_share
     what = f" for {100 * share:g} % of {'requests' if mine.scope == ALL else mine.scope}" if share else ""
     return f"The objectives hold{what} as follows: {text}; {price}."
 
 
-def _holds(knee: Knee) -> str:
+def _holds(found: Found, knee: Knee) -> str:
     bounds = {each.bound for each in knee.seeds}
     if bounds == {"below"}:
         return "at no rate tried"
-    return f"{'to beyond' if 'above' in bounds else 'up to'} {rate(knee.mean)}"
+    return f"{'to beyond' if 'above' in bounds else 'up to'} {rate(knee.mean, found.comparison.rate_unit)}"
 
 
 def _price(found: Found, winner: str) -> str:
@@ -168,7 +169,7 @@ def _alone(found: Found) -> list[str]:
         )
     knee = found.knee(label)
     sentences.append(
-        f"It holds the objectives {_holds(knee)}."
+        f"It holds the objectives {_holds(found, knee)}."
         if knee is not None
         else "There is no other contender, so nothing is said of which policy is better."
     )

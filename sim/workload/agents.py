@@ -92,7 +92,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 def generate_agents(options: Agents) -> Workload:
     """The workload that ``options`` describe.  Raises ``UserError`` if they describe none."""
-    _check(options)
+    check_agents(options)
     count, seed, classes = options.programs, options.seed, options.classes
     klass = choose(seed, _CLASS, count, classes)
     tenant = choose(seed, _TENANT, count, options.tenants).tolist()
@@ -200,7 +200,8 @@ class _Writer:
         return _Said(len(self.requests), request.arrival_ns, answered)
 
 
-def _check(options: Agents) -> None:
+def check_agents(options: Agents) -> None:
+    """Raises ``UserError`` for options of which no workload is made."""
     between(options.programs, 1, MOST_REQUESTS // MOST_BRANCHES, "programs")
     between(options.max_context, 2, 1 << 31, "max_context")
     check_seed(options.seed)

@@ -127,8 +127,9 @@ def describe(workload: Workload, bins: int = BINS) -> Description:
 def headline(it: Description) -> str:
     """The workload in a line."""
     shared = "" if it.shared_keys is None else f", {100 * it.shared_keys:.1f} % of prefix keys seen before"
+    by_clock = f", {it.profile.requests:,} of them by the clock" if it.followers else ""
     return (
-        f"{it.name}: {it.requests:,} requests over {span(it.profile.span_ns)}, "
+        f"{it.name}: {it.requests:,} requests{by_clock} over {span(it.profile.span_ns)}, "
         f"{it.profile.rate_per_s:.3g} a second, CV of gaps {it.profile.gap_cv:.2f}{shared}"
     )
 

@@ -59,7 +59,7 @@ class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def generate(options: Synthetic) -> Workload:
     """The workload that ``options`` describe.  Raises ``UserError`` if they describe none."""
-    _check(options)
+    check_synthetic(options)
     count, seed = options.count, options.seed
     klass = choose(seed, _CLASS, count, options.classes)
     tenant = choose(seed, _TENANT, count, options.tenants)
@@ -107,7 +107,8 @@ def read_unit_rate(path: str | os.PathLike[str], load: float = 0.9) -> Workload:
     return scale_rate(read_trace(path, format="simple"), load / 0.9 * 25.6)
 
 
-def _check(options: Synthetic) -> None:
+def check_synthetic(options: Synthetic) -> None:
+    """Raises ``UserError`` for options of which no workload is made."""
     between(options.count, 1, MOST_REQUESTS, "count")
     check_seed(options.seed)
     check_arrivals(options.arrivals)

@@ -19,6 +19,8 @@ NOTES_LIMIT = 100
 
 STEEP = 3.0
 """A head this much slower or faster than the body is worth a warning."""
+LEAST_FOR_HEAD = 20
+"""With fewer requests the rate of the head is chance."""
 
 
 class TraceRequest(msgspec.Struct, gc=False):
@@ -106,6 +108,11 @@ class RateProfile(msgspec.Struct, frozen=True):
             return 1.0
         return self.head_rate_per_s / self.body_rate_per_s
 
+    @property
+    def uneven(self) -> bool:
+        """The head is much slower or faster than the body, and there are enough requests to say so."""
+        return self.requests >= LEAST_FOR_HEAD and not 1 / STEEP <= self.head_body_ratio <= STEEP
+
 
 class Workload(msgspec.Struct, frozen=True):
     """Requests in order of ``arrival_ns`` (those at one time keep the order in which they were given).
@@ -144,6 +151,11 @@ class Workload(msgspec.Struct, frozen=True):
         """Requests that arrive when others have ended."""
         return sum(1 for each in self.requests if each.after)
 
+    @property
+    def rate_unit(self) -> str:
+        """What a rate of this workload counts: what arrives by the clock."""
+        return rate_unit(self.followers)
+
     def profile(self) -> RateProfile:
         return rate_profile([r.arrival_ns for r in self.requests if not r.after])
 
@@ -153,13 +165,15 @@ class Workload(msgspec.Struct, frozen=True):
         apart = f", {followers} when others have ended and {profile.requests}" if followers else ""
         lines = [
             f"{self.name}: {len(self)} requests{apart} over {profile.span_ns / NS_PER_S:.1f} s, "
-            f"{profile.rate_per_s:.2f} requests/s, CV of gaps {profile.gap_cv:.2f}, "
+            f"{profile.rate_per_s:.2f} {rate_unit(followers)}, CV of gaps {profile.gap_cv:.2f}, "
             f"rate of the head / body {profile.head_body_ratio:.2f}, {profile.simultaneous} simultaneous"
         ]
-        if not 1 / STEEP <= profile.head_body_ratio <= STEEP:
+        if followers:
+            lines.append(programs_told(profile.requests, followers))
+        if profile.uneven:
             lines.append(
-                f"warning: the first tenth arrives at {profile.head_rate_per_s:.3g} requests/s, the rest at "
-                f"{profile.body_rate_per_s:.3g}: a run over the first requests does not speak for the whole"
+                f"warning: the first tenth arrives at {profile.head_rate_per_s:.3g} {rate_unit(followers)}, the rest at"
+                f" {profile.body_rate_per_s:.3g}: a run over the first requests does not speak for the whole"
             )
         if self.report is not None:
             lines += told_rows(self.report)
@@ -176,6 +190,19 @@ def _seldom(request: TraceRequest) -> tuple[object, ...]:
     if any(rarer):
         return (*rare, *rarer)
     return rare if r.after or r.think_ns or r.answer_keys else rare[:2] if r.priority or r.program else ()
+
+
+def rate_unit(followers: int) -> str:
+    """Of arrivals by the clock: requests, or what begins with each of them where others follow."""
+    return "programs/s" if followers else "requests/s"
+
+
+def programs_told(by_clock: int, followers: int) -> str:
+    """What a rate is where requests follow others."""
+    return (
+        f"rates are of programs (sessions, chains of calls) that begin by the clock: {1 + followers / by_clock:.2f}"
+        " requests each on average; when the others arrive depends on the policy"
+    )
 
 
 def told_rows(report: RowReport) -> list[str]:

@@ -65,7 +65,7 @@ class Retrieval(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def generate_retrieval(options: Retrieval) -> Workload:
     """The workload that ``options`` describe.  Raises ``UserError`` if they describe none."""
-    _check(options)
+    check_retrieval(options)
     count, seed, classes = options.count, options.seed, options.classes
     klass = choose(seed, _CLASS, count, classes)
     question = counts(seed, _QUESTION, klass, [each.question for each in classes])
@@ -107,7 +107,8 @@ def _chosen(options: Retrieval) -> npt.NDArray[np.int64]:
     return np.asarray(np.minimum(found, options.documents - 1), dtype=np.int64)
 
 
-def _check(options: Retrieval) -> None:
+def check_retrieval(options: Retrieval) -> None:
+    """Raises ``UserError`` for options of which no workload is made."""
     between(options.count, 1, MOST_REQUESTS, "count")
     between(options.documents, 1, MOST_DOCUMENTS, "documents")
     between(options.popularity, 0.0, 10.0, "popularity")

@@ -72,7 +72,7 @@ Turn = tuple[int, int, int]
 
 def generate_sessions(options: Sessions) -> Workload:
     """The workload that ``options`` describe.  Raises ``UserError`` if they describe none."""
-    _check(options)
+    check_sessions(options)
     count, seed, classes = options.sessions, options.seed, options.classes
     klass = choose(seed, _CLASS, count, classes)
     tenant = choose(seed, _TENANT, count, options.tenants).tolist()
@@ -149,7 +149,8 @@ def _session(requests: list[TraceRequest], pattern: TraceRequest, turns: list[Tu
         after = (len(requests),)
 
 
-def _check(options: Sessions) -> None:
+def check_sessions(options: Sessions) -> None:
+    """Raises ``UserError`` for options of which no workload is made."""
     between(options.sessions, 1, MOST_REQUESTS, "sessions")
     between(options.max_context, 2, 1 << 31, "max_context")
     check_seed(options.seed)

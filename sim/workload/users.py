@@ -59,7 +59,7 @@ class Users(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def generate_users(options: Users) -> Workload:
     """The workload that ``options`` describe.  Raises ``UserError`` if they describe none."""
-    _check(options)
+    check_users(options)
     users, seed, classes = options.users, options.seed, options.classes
     klass = choose(seed, _CLASS, users, classes)
     tenant = choose(seed, _TENANT, users, options.tenants)
@@ -86,7 +86,8 @@ def generate_users(options: Users) -> Workload:
     return Workload(options.name, requests, notes=[note])
 
 
-def _check(options: Users) -> None:
+def check_users(options: Users) -> None:
+    """Raises ``UserError`` for options of which no workload is made."""
     between(options.users, 1, MOST_REQUESTS, "users")
     between(options.requests, 1, MOST_REQUESTS, "requests")
     if options.users * options.requests > MOST_REQUESTS:

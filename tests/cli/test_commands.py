@@ -324,9 +324,48 @@ def test_bench_memory_measures_every_registered_allocator(capsys: pytest.Capture
     assert "contiguous" not in table
 
 
+@pytest.mark.parametrize(
+    ("setting", "field"),
+    [
+        ("workload.settings.trns=1", "workload.settings.trns"),
+        ("workload.settings.arrivals.rate_per_s=-1.0", "workload.settings.arrivals"),
+        ("workload.settings.count=-5", "workload.settings.count"),
+        ("workload.debucket=true", "workload.debucket"),
+    ],
+)
+def test_config_check_refuses_a_workload_that_a_simulation_refuses(
+    setting: str, field: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "it.toml").write_text("")
+    status, _, told = call(capsys, "config", "check", tmp_path / "it.toml", "--set", setting)
+    assert status == 2
+    assert field in told
+    assert (status, "", told) == call(capsys, "sim", tmp_path / "it.toml", "--set", setting)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sim", "--set", "workload.limit=5", "--journal", "{}/run.jsonl"],
+        ["sim", "--set", "workload.limit=5", "--csv", "{}/run.csv"],
+        ["workload", "describe", "--limit", "5", "--out", "{}/p.png"],
+        ["demo", "--limit", "5", "--picture", "{}/p.png"],
+    ],
+)
+def test_a_file_is_not_written_into_a_folder_that_is_not_there(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nonexist" / "x"
+    status, out, told = call(capsys, *(each.format(missing) for each in command))
+    assert status == 2
+    assert f"there is no folder {missing}" in told.replace("\n", "")
+    assert out == ""
+    assert not missing.parent.exists()
+
+
 def test_demo_compares_policies_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    picture = tmp_path / "out" / "demo.png"
+    picture = tmp_path / "demo.png"
     status, out, _ = call(capsys, "demo", "--limit", "60", "--picture", picture)
     assert status == 0
     assert ["chat-batch", "fcfs", "static", "swap"] in told(out)

@@ -131,7 +131,7 @@ def test_texts_are_counted_by_a_tokenizer_if_one_is_given(tmp_path: Path, stepwe
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_a_picture_is_drawn(tmp_path: Path, stepwell: Say, suffix: str) -> None:
     pytest.importorskip("matplotlib")
-    path = tmp_path / "deeper" / f"workload.{suffix}"
+    path = tmp_path / f"workload.{suffix}"
     told = stepwell("workload", "describe", str(trace(tmp_path)), "--skip-bad", "--out", str(path))
     assert f"The picture is {path}" in told
     content = path.read_bytes()

@@ -145,6 +145,19 @@ def test_options_belong_to_the_plugin_they_were_written_for(tmp_path: Path) -> N
     assert str(path) in note
 
 
+def test_settings_belong_to_the_kind_of_workload_they_were_written_for(tmp_path: Path) -> None:
+    file = tmp_path / "sessions.toml"
+    file.write_text('[workload]\nkind = "sessions"\nlimit = 5\n[workload.settings]\nsessions = 3\n')
+    other = resolve(file, overrides=["workload.settings.seed=4", "workload.kind=trace", "workload.trace=t.csv"])
+    assert (other.config.workload.settings, other.config.workload.limit) == ({"seed": 4}, 5)
+    (note,) = other.notes
+    assert "belong to 'sessions' and were left out, since 'trace' was chosen (command line)" in note
+    same = resolve(file, overrides=["workload.kind=sessions"])
+    assert (same.config.workload.settings, same.notes) == ({"sessions": 3}, ())
+    by_hand = resolve(None, overrides=["workload.settings.count=7", "workload.kind=common"])
+    assert (by_hand.config.workload.settings, by_hand.notes) == ({"count": 7}, ())
+
+
 def test_options_for_the_default_plugin_are_dropped_with_it() -> None:
     environ = {"STEPWELL__COST__OPTIONS__BASE_NS": "1"}
     assert resolve(environ=environ).config.cost.options == {"base_ns": 1}

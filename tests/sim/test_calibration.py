@@ -21,9 +21,10 @@ from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.registry import make_cost_model
 from stepwell.sim.backend import EchoBackend
 from stepwell.sim.calibration.calibrate import FEWEST, calibrate
+from stepwell.sim.calibration.columns import TELLING
 from stepwell.sim.calibration.fits import FITS
 from stepwell.sim.calibration.least_squares import nonnegative, robust
-from stepwell.sim.calibration.measured import measured_steps
+from stepwell.sim.calibration.measured import imaginary, measured_steps
 from stepwell.sim.cost.curve import Curve
 from stepwell.sim.cost.linear import COEFFICIENTS, Linear
 from stepwell.sim.cost.reach import Reach
@@ -178,6 +179,28 @@ def test_the_same_seed_holds_out_the_same_steps() -> None:
     assert calibrate(steps, seed=1).cost != calibrate(steps, seed=2).cost
 
 
+@pytest.mark.parametrize("model", ["curve", "linear"])
+def test_a_coefficient_that_few_steps_tell_of_keeps_its_default(model: str) -> None:
+    """Copies of pages in a handful of steps, which were held up by something else: what a copy takes is not learnt."""
+    plain = [each for each in steps_of(Linear(TRUE), 300) if not each.shape.swap_pages]
+    odd = [MeasuredStep(BatchShape(0, 8, 100, 2), 900_000_000, 900_000_000)] * (TELLING // 2)
+    found = calibrate([*plain, *odd], model=model)
+    default: Any = {"curve": Curve, "linear": Linear}[model]
+    assert 0 < found.evidence["swap_page_ns"] <= TELLING // 2
+    assert "swap_page_ns" in found.assumed
+    assert found.cost.options["swap_page_ns"] == default.Options().swap_page_ns
+    assert "kv_token_ps" not in found.assumed
+    assert found.evidence["kv_token_ps"] >= TELLING
+
+
+def test_what_is_assumed_is_not_fitted_twice() -> None:
+    """A machine that is the default in everything is found whole, whatever few steps tell of."""
+    default = Linear(Linear.Options())
+    steps = [each for each in steps_of(default, 300) if not each.shape.swap_pages]
+    swaps = [each for each in steps_of(default, 300, seed=1) if each.shape.swap_pages][: TELLING // 2]
+    assert calibrate([*steps, *swaps], model="linear").errors.p99 < 1e-3
+
+
 def test_too_few_steps_and_unknown_models_are_refused() -> None:
     with pytest.raises(UserError, match=f"needs {FEWEST}"):
         calibrate(steps_of(Linear(TRUE))[: FEWEST - 1])
@@ -290,13 +313,43 @@ def test_a_simulated_journal_teaches_nothing(tmp_path: Path, capsys: pytest.Capt
     assert "predictions" in told
 
 
+@pytest.mark.parametrize("model", ["echo", "costmodel"])
+def test_journals_of_models_that_are_not_there_are_refused(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal, cost = tmp_path / "live.jsonl", tmp_path / "cost.toml"
+    record(fixed_case(2, "swap", "paged"), journal)
+    as_live(journal)
+    head, *rest = journal.read_bytes().splitlines(keepends=True)
+    header = decode_header(head, name="it")
+    header.config["model"] = {"path": model}
+    journal.write_bytes(b"".join([encode_header(header), *rest]))
+    status, _, told = call(capsys, "calibrate", journal, "--out", cost)
+    assert status == 2
+    assert model in told
+    assert not cost.exists()
+    status, _, told = call(capsys, "calibrate", journal, "--out", cost, "--imaginary")
+    assert status == 0
+    assert "warning: prefill_pair_ps keeps its default: 13 fitted steps had any, and 30 are needed" in told
+
+
+def test_a_real_model_is_no_imaginary_one(tmp_path: Path) -> None:
+    journal = tmp_path / "live.jsonl"
+    record(fixed_case(2, "swap", "paged"), journal)
+    head, *rest = as_live(journal).read_bytes().splitlines(keepends=True)
+    header = decode_header(head, name="it")
+    header.config["model"] = {"path": "smollm2"}
+    journal.write_bytes(b"".join([encode_header(header), *rest]))
+    assert imaginary(journal) == ""
+
+
 def test_from_a_live_journal_to_a_simulation_that_says_how_far_it_can_be_trusted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     journal, cost, simulated = tmp_path / "live.jsonl", tmp_path / "cost.toml", tmp_path / "sim.jsonl"
     record(fixed_case(2, "swap", "paged"), journal)
     as_live(journal)
-    status, told, _ = call(capsys, "calibrate", journal, "--out", cost, "--model", "linear")
+    status, told, _ = call(capsys, "calibrate", journal, "--out", cost, "--model", "linear", "--imaginary")
     assert status == 0
     assert "held out" in told
     status, told, _ = call(capsys, "sim", cost, "--set", "workload.limit=40", "--journal", simulated, "--json")
@@ -311,7 +364,7 @@ def test_from_a_live_journal_to_a_simulation_that_says_how_far_it_can_be_trusted
     status, told, _ = call(capsys, "journal", "stat", journal)
     assert "measured" in told
     whole = tmp_path / "cost.json"
-    assert call(capsys, "calibrate", journal, "--out", whole)[0] == 0
+    assert call(capsys, "calibrate", journal, "--out", whole, "--imaginary")[0] == 0
     assert msgspec.convert(msgspec.json.decode(whole.read_bytes())["cost"], CostConfig).model == "curve"
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from stepwell.__main__ import main
+from stepwell.cli.compare_tables import print_comparison
 from stepwell.core.errors import UserError
+from stepwell.sim.compare.analysis import make_knee, short_told
+from stepwell.sim.compare.flat import columns
 from stepwell.sim.compare.question import Choice
-from stepwell.sim.compare.result import Comparison, Point, to_json
+from stepwell.sim.compare.result import Comparison, Point, SeedKnee, to_json
 from stepwell.sim.compare.run import compare
 from stepwell.sim.run import simulate
 from stepwell.sim.summary import Summary
@@ -223,7 +226,54 @@ def test_a_knee_holds_and_a_little_more_does_not() -> None:
     seed = ["scheduler.seed=1", "workload.settings.seed=1"]
     again = simulate(overrides=[*SMALL, *seed, f"workload.rate={knee.rate_per_s}"])
     assert (again.summary.all.slo_attainment or 0) >= 0.9
-    assert made.knees[1].difference == pytest.approx(made.knees[1].mean - made.knees[0].mean)
+    assert (made.knees[1].bound, made.knees[1].difference) == ("above", None)
+
+
+SESSIONS = (
+    "workload.kind=sessions",
+    "workload.settings.sessions=12",
+    "workload.settings.max_context=1024",
+    "workload.settings.arrivals={rate_per_s = 2.0}",
+    "workload.settings.classes="
+    "[{turns = {mean = 3}, message = {mean = 30}, answer = {mean = 10}, think = {mean_s = 1}}]",
+)
+
+
+def test_no_load_is_a_share_where_requests_follow_others() -> None:
+    with pytest.raises(UserError, match=r"compare\.loads: requests of this workload follow others.*--rate"):
+        compare(policies=["fcfs"], loads=[0.9], jobs=1, overrides=SESSIONS)
+
+
+def test_a_knee_of_sessions_is_a_rate_at_which_they_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    made = compare(policies=["fcfs"], rates=[3.0], slo_share=0.9, tolerance=0.2, jobs=1, overrides=SESSIONS)
+    assert made.rate_unit == "programs/s"
+    assert made.axes.saturated_per_s is None
+    assert not any(each.startswith("load 1 is") for each in made.notes)
+    seconds = 11 / made.knees[0].seeds[0].rate_per_s
+    assert any(each.startswith("at the highest rates found") and f"{seconds:.3g} s)" in each for each in made.notes)
+    print_comparison(made)
+    assert "programs/s" in capsys.readouterr().out.partition("highest rate")[2]
+
+
+def knee(seed: int, rate_per_s: float, bound: Literal["found", "below", "above"] = "found") -> SeedKnee:
+    return SeedKnee(seed, rate_per_s, [], bound)
+
+
+def test_a_difference_of_knees_is_told_only_where_both_searches_found_an_end(found: Comparison) -> None:
+    base = [knee(1, 4.0), knee(2, 5.0)]
+    known = make_knee("chat-batch", "all", [knee(1, 5.0), knee(2, 7.0)], base)
+    least = make_knee("chat-batch", "all", [knee(1, 9.0), knee(2, 64.0, "above")], base)
+    none = make_knee("chat-batch", "all", [knee(1, 0.0, "below"), knee(2, 7.0)], base)
+    assert known.difference == 1.5
+    assert (least.difference, least.difference_low, none.difference) == (None, None, None)
+    assert make_knee("chat-batch", "all", known.seeds, least.seeds).difference is None
+    table = columns(found.axes, msgspec.structs.replace(found, knees=[known, least, none]), "knees")
+    assert table["bound"] == ["found", "above", "below"]
+
+
+def test_a_minute_of_arrivals_is_long_enough_for_a_knee() -> None:
+    assert short_told({"fcfs": [knee(1, 1.0)]}, {1: 61}) == []
+    assert len(short_told({"fcfs": [knee(1, 1.0), knee(2, 0.0, "below")]}, {1: 60, 2: 60})) == 1
 
 
 # ------------------------------------------------------------------------------------------------ what goes wrong

@@ -18,6 +18,7 @@ from stepwell.sim.replay import replay
 from stepwell.sim.run import Result, simulate
 from stepwell.sim.scenario import fit_keys, load_workload, read_scenario
 from stepwell.sim.workload.agents import AgentClass, Agents, generate_agents
+from stepwell.sim.workload.describe import describe, headline
 from stepwell.sim.workload.kinds import KINDS
 from stepwell.sim.workload.mixes import Delay, Lengths
 from stepwell.sim.workload.rates import Arrivals
@@ -110,11 +111,16 @@ def test_wrong_settings_name_their_field(workload: WorkloadConfig, message: str)
         simulate(Config(workload=workload))
 
 
-def test_a_rate_is_that_of_all_requests_offered() -> None:
+def test_a_rate_is_of_what_arrives_by_the_clock() -> None:
     path = next(each for each in EXAMPLES if each.stem == "sessions")
     workload = load_workload(read_scenario(path, overrides=["workload.rate=20"]))
-    profile = workload.profile()
-    assert profile.rate_per_s * len(workload) / profile.requests == pytest.approx(20.0, rel=1e-6)
+    assert workload.profile().rate_per_s == pytest.approx(20.0, rel=1e-6)
+    head = workload.describe()
+    assert "and 400 over 19.9 s, 20.00 programs/s" in head[0]
+    assert head[1].startswith("rates are of programs")
+    assert f"{len(workload) / 400:.2f} requests each" in head[1]
+    told = describe(workload)
+    assert "1,870 requests, 400 of them by the clock over 19.9 s, 20 a second" in headline(told)
     assert {each.think_ns for each in workload.requests} == {
         each.think_ns for each in load_workload(read_scenario(path)).requests
     }

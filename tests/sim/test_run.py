@@ -21,6 +21,7 @@ from stepwell.core.config import (
 from stepwell.core.errors import UserError
 from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Instruction
+from stepwell.sim.journal_read import stat
 from stepwell.sim.metrics import RequestRecord, RunMetrics
 from stepwell.sim.run import simulate
 from stepwell.sim.scenario import check_classes, fit_keys, load_workload, read_scenario
@@ -182,6 +183,28 @@ def test_hand_worked_kv_utilisation(tmp_path: Path) -> None:
     page_ns = sum((alone[step] + other.get(step, 0)) * length[step] for step in length)
     page_ns += 5 * 30 + sum(-(-(20 + step - 21) // 4) * 11 for step in range(22, 29))
     assert simulate(hand.scenario(tmp_path)).summary.kv_utilisation == page_ns / (10 * 353)
+
+
+def test_prefix_hits_are_told_by_a_run_and_its_journal_alike(tmp_path: Path) -> None:
+    """Mooncake's two requests of 600 and 1024 tokens share their first 512; the second comes when one is done."""
+    file = tmp_path / "m.jsonl"
+    file.write_text(MOONCAKE)
+
+    def run(allocator: str) -> Any:
+        overrides = ["workload.kind=trace", f"workload.trace={file}", f"memory.allocator={allocator}"]
+        journal = tmp_path / f"{allocator}.jsonl"
+        found = simulate(overrides=overrides, journal=journal).summary
+        assert msgspec.json.encode(stat(journal).summary) == msgspec.json.encode(found)
+        return found
+
+    kept = run("prefix")
+    assert (kept.cached_tokens, kept.cached_share) == (512, 512 / 1624)
+    assert (run("paged").cached_tokens, run("paged").cached_share) == (0, None)
+
+
+def test_prefix_hits_of_a_workload_without_keys_are_unknown() -> None:
+    it = simulate(overrides=["workload.limit=20", "memory.allocator=prefix"]).summary
+    assert (it.cached_tokens, it.cached_share) == (0, None)
 
 
 def test_same_seed_same_bytes() -> None:

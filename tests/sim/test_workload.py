@@ -67,6 +67,15 @@ def test_rate_profile_by_hand() -> None:
         assert rate_profile(few).head_body_ratio == 1
 
 
+def test_the_head_of_a_few_requests_is_no_warning() -> None:
+    def told(count: int) -> str:
+        hasty = [0, 1, 2, *(10**9 * each for each in range(1, count - 2))]
+        return " ".join(workload(*(TraceRequest(at, 1, 1) for at in hasty)).describe())
+
+    assert "the first tenth" not in told(19)
+    assert "the first tenth" in told(20)
+
+
 def test_scale_rate_is_exact_and_keeps_patience() -> None:
     doubled = scale_rate(three(), 2.0)
     assert [r.arrival_ns for r in doubled.requests] == [50, 100, 200]

@@ -83,6 +83,8 @@ def _real(found: Found, winner: str, rival: str, metric: str) -> str:
     factor, unit, digits = {ATTAINMENT: (100, " points", 1), GOODPUT: (1, "/s", 2)}.get(metric, (1, " ms", 1))
     span = f"{low * factor:+,.{digits}f} to {high * factor:+,.{digits}f}{unit}".replace("-", "−")
     over = f"{it.count} seeds" if it.method == "seeds" else f"{it.count} sections of one run"
+    if it.low == it.high == 0:
+        return f"Under the same requests, over {over}, there is no difference at all in that."
     if it.real:
         text = f"The difference is real: under the same requests, over {over}, its 95 % interval is {span}"
     else:

@@ -303,8 +303,9 @@ def test_at_a_tie_the_next_metric_tells(comparison: Comparison) -> None:
     assert "goodput" in who
     assert "may be chance" in real
     equal = {"fcfs": 5.0, "chat-batch": 4.99}  # really, but by nothing that can be seen
-    who, _, _ = said(set_means(set_means(tie, "goodput_per_s", equal, True), "e2e_mean_ms", equal, True))
+    who, real, _ = said(set_means(set_means(tie, "goodput_per_s", equal, True), "e2e_mean_ms", equal, True))
     assert "exactly as well" in who
+    assert "no difference at all" in real
 
 
 def test_whose_objectives_hold_and_where_the_price_is_paid(comparison: Comparison) -> None:

@@ -67,8 +67,8 @@ class CellReport(msgspec.Struct, frozen=True):
     extrapolated_share: float | None
     valid: bool
     late_ms: float
-    step_ratios: list[float]
-    """By run: see ``LiveResult``."""
+    step_ratios: list[float] = []
+    """By run: see ``LiveResult``.  None in reports from before there were rounds."""
 
 
 class LoadReport(msgspec.Struct, frozen=True):

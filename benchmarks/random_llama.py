@@ -1,7 +1,7 @@
 """Writes a Llama of random weights: a real model for the backend, as small as a machine is slow.
 
-    python -m stepwell.benchmarks.random_llama /tmp/llama       9 million parameters, 36 MB in float32
-    stepwell fidelity --model /tmp/llama --out fidelity/
+    python -m stepwell.benchmarks.random_llama random-llama     9 million parameters, 36 MB in float32
+    stepwell fidelity --model random-llama --out fidelity/
 
 What it says is noise; how long it takes to say it is what any model of that shape takes.
 """
@@ -12,11 +12,15 @@ import argparse
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from stepwell.backends.weights.source import ModelShape
+
+END = 2
 
 
 def shape_of(args: argparse.Namespace) -> ModelShape:
@@ -36,16 +40,19 @@ def shape_of(args: argparse.Namespace) -> ModelShape:
     )
 
 
-def write(path: Path, shape: ModelShape, seed: int) -> int:
-    """A Hugging Face folder; returns the number of parameters."""
-    path.mkdir(parents=True, exist_ok=True)
+def random_weights(shape: ModelShape, seed: int, gain: float = 1.0) -> dict[str, Tensor]:
+    """Norms about 1; matrices that keep the size of what goes through them, times ``gain``."""
     generator = torch.Generator().manual_seed(seed)
-    weights = {}
+    made = {}
     for name, size in shape.parameters().items():
         drawn = torch.randn(size, generator=generator)
-        weights[name] = 1 + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1])
-    save_file(weights, path / "model.safetensors")
-    config = {
+        made[name] = 1 + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1]) * gain
+    return made
+
+
+def config_json(shape: ModelShape, end: int) -> dict[str, Any]:
+    """The ``config.json`` of such a folder; ``end`` is the token that ends an answer."""
+    return {
         "architectures": ["LlamaForCausalLM"],
         "vocab_size": shape.vocab_size,
         "hidden_size": shape.hidden,
@@ -58,9 +65,16 @@ def write(path: Path, shape: ModelShape, seed: int) -> int:
         "rms_norm_eps": shape.norm_eps,
         "rope_theta": shape.rope_theta,
         "tie_word_embeddings": shape.tied,
-        "eos_token_id": 2,
+        "eos_token_id": end,
     }
-    (path / "config.json").write_text(json.dumps(config))
+
+
+def write(path: Path, shape: ModelShape, seed: int) -> int:
+    """A Hugging Face folder; returns the number of parameters."""
+    path.mkdir(parents=True, exist_ok=True)
+    weights = random_weights(shape, seed)
+    save_file(weights, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(config_json(shape, END)))
     return sum(each.numel() for each in weights.values())
 
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from stepwell.backends.weights.source import ModelShape
+from stepwell.benchmarks.random_llama import config_json, random_weights
 
 SHAPE = ModelShape(
     vocab_size=160,
@@ -34,36 +35,13 @@ END = 3
 
 def weights(shape: ModelShape = SHAPE, seed: int = 0) -> dict[str, Tensor]:
     """Random, and large enough that answers wander."""
-    generator = torch.Generator().manual_seed(seed)
-    made = {}
-    for name, size in shape.parameters().items():
-        drawn = torch.randn(size, generator=generator)
-        made[name] = 1 + 0.1 * drawn if len(size) == 1 else drawn / math.sqrt(size[-1]) * 1.5
-    return made
-
-
-def config_json(shape: ModelShape = SHAPE) -> dict[str, Any]:
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.context,
-        "rms_norm_eps": shape.norm_eps,
-        "rope_theta": shape.rope_theta,
-        "tie_word_embeddings": shape.tied,
-        "eos_token_id": END,
-    }
+    return random_weights(shape, seed, gain=1.5)
 
 
 def write_folder(path: Path, shape: ModelShape = SHAPE, *, shards: int = 1, **changes: Any) -> Path:
     """A Hugging Face folder; ``changes`` to its config.json."""
     path.mkdir(parents=True, exist_ok=True)
-    (path / "config.json").write_text(json.dumps(config_json(shape) | changes))
+    (path / "config.json").write_text(json.dumps(config_json(shape, END) | changes))
     made = weights(shape)
     if shards == 1:
         save_file(made, path / "model.safetensors")

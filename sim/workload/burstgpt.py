@@ -8,29 +8,16 @@ Columns may stand in any order; the model, the total and the log type are not lo
 from __future__ import annotations
 
 from stepwell.sim.workload.reading import RowParser, line_format
-from stepwell.sim.workload.request import TraceRequest
-from stepwell.sim.workload.rows import columns_of, fields, positions, program_name, seconds, tokens
+from stepwell.sim.workload.rows import columns_of, positions
+from stepwell.sim.workload.simple import by_columns
 
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
 SESSION = "Session ID"
 
 
 def _open(header: str) -> RowParser:
-    (time_at, prompt_at, output_at), count = positions(header, COLUMNS)
     named = columns_of(header)
-    session_at = positions(header, (SESSION,))[0][0] if SESSION in named else -1
-
-    def parse(line: str) -> TraceRequest:
-        parts = fields(line, count)
-        session = parts[session_at].strip() if session_at >= 0 else ""
-        return TraceRequest(
-            seconds(parts[time_at], COLUMNS[0]),
-            tokens(parts[prompt_at], COLUMNS[1]),
-            tokens(parts[output_at], COLUMNS[2]),
-            program=program_name(session, SESSION) if session else "",
-        )
-
-    return parse
+    return by_columns(header, COLUMNS, SESSION, positions(header, (SESSION,))[0][0] if SESSION in named else -1)
 
 
 def _recognises(first: str) -> bool:

@@ -15,23 +15,27 @@ COLUMNS = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
 SESSION = "session_id"
 
 
-def _open(header: str) -> RowParser:
-    (time_at, prompt_at, output_at), count = positions(header, COLUMNS)
-
-    named = columns_of(header)
-    session_at = named.index(SESSION) if SESSION in named else -1
+def by_columns(header: str, columns: tuple[str, str, str], session: str, session_at: int) -> RowParser:
+    """Reads rows whose ``columns`` are seconds, prompt tokens and output tokens, and whose program stands in the column
+    named ``session`` (``session_at`` below 0: none)."""
+    (time_at, prompt_at, output_at), count = positions(header, columns)
 
     def parse(line: str) -> TraceRequest:
         parts = fields(line, count)
-        session = parts[session_at].strip() if session_at >= 0 else ""
+        program = parts[session_at].strip() if session_at >= 0 else ""
         return TraceRequest(
-            seconds(parts[time_at], COLUMNS[0]),
-            tokens(parts[prompt_at], COLUMNS[1]),
-            tokens(parts[output_at], COLUMNS[2]),
-            program=program_name(session, SESSION) if session else "",
+            seconds(parts[time_at], columns[0]),
+            tokens(parts[prompt_at], columns[1]),
+            tokens(parts[output_at], columns[2]),
+            program=program_name(program, session) if program else "",
         )
 
     return parse
+
+
+def _open(header: str) -> RowParser:
+    named = columns_of(header)
+    return by_columns(header, COLUMNS, SESSION, named.index(SESSION) if SESSION in named else -1)
 
 
 def _recognises(first: str) -> bool:

@@ -34,7 +34,9 @@ from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
 from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.errors import Refusal, refusal_of
+from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
+from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
@@ -131,7 +133,8 @@ class Service:
         )
         self.context = self.scheduler.max_tokens
         """Tokens of a prompt and its answer together, at most."""
-        self.draining = False
+        self.leaving = self.draining = False
+        """Nobody should send requests here any more; none is taken any more."""
         self.stopping = Stopping()
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
@@ -144,7 +147,8 @@ class Service:
         self._watches: dict[Watch, None] = {}
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
-        self._open: dict[Generation, None] = {}
+        self.admission = Admission(config, self.scheduler, self.metrics, self.clock.now_ns)
+        self._open: dict[Generation, Ticket] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
@@ -213,6 +217,10 @@ class Service:
             for watch in list(self._watches):
                 watch.look(awake_ns)
 
+    def leave(self) -> None:
+        """Say that nothing more should be sent here; what is sent all the same is taken until ``drain``."""
+        self.leaving = True
+
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""
         self.draining = True
@@ -221,6 +229,8 @@ class Service:
         """Raises ``CapacityError`` if nothing new is taken."""
         if self.draining:
             raise CapacityError("the server is draining", code="draining")
+        if self._stalled:
+            raise CapacityError(self._stalled, code="not_ready")
 
     async def drained(self) -> None:
         """Wait until nothing is in progress or waits in a lane, or nobody waits for that any more."""
@@ -261,10 +271,15 @@ class Service:
             return f"the engine stopped: {self.engine.failed}"
         if self._tasks is None:
             return "not started"
-        if self.draining:
+        if self.leaving or self.draining:
             return "draining"
         if self.engine.place.trouble:
             return self.engine.place.trouble
+        return self._stalled
+
+    @property
+    def _stalled(self) -> str:
+        """Why nothing that is sent here would be answered soon; empty if steps finish, or there is nothing to do."""
         stalled_ns = self.metrics.stalled_ns(self.clock.now_ns())
         if stalled_ns > self.limits.stall_s * NS_PER_S:
             return f"there is work and no step has finished for {stalled_ns / NS_PER_S:.1f} s"
@@ -289,13 +304,13 @@ class Service:
         if self.stopping.is_set():
             raise shutting_down()
         if self._tasks is None:
-            raise CapacityError("not started", code="draining")
+            raise CapacityError("not started", code="not_ready")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
         stops = StopStrings(wants.stop)
         choices: list[Choice] = []
         generation = Generation(choices, self._close)
-        self._open[generation] = None
+        self._open[generation] = self.admission.take(prompts, wants.n, wants.max_tokens, wants.standing)
         try:
             for prompt, own in zip(prompts, keys or [[] for _ in prompts], strict=True):
                 parent: RequestId = 0
@@ -334,6 +349,7 @@ class Service:
             tenant=standing.tenant,
             priority=standing.priority,
             program=standing.program,
+            expires_ns=self.clock.now_ns() + standing.deadline_ns if standing.deadline_ns else 0,
             keys=keys,
             salt=self.keys.salt(standing.tenant),
             sampling=sampling,
@@ -351,7 +367,7 @@ class Service:
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:
             self._watched.pop(choice.stream.request, None)
-        del self._open[generation]
+        self.admission.settle(self._open.pop(generation), generation)
         if not self._open:
             self._idle.set()
 

@@ -51,15 +51,19 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     deadline_ns: int = 0
     """A first token that comes later than this after the request is of no use; 0: it always is."""
+    counts: bool = True
+    """It is one of its tenant's requests a minute, as lines of a batch are not."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, as the headers tell.  ``key`` None: there are no keys, or the server itself does it for the tenant."""
+    """Who asks, as the headers tell.  ``key`` None: there are no keys, or it is not a client."""
 
     tenant: str
     key: KeyConfig | None = None
     believed: bool = False
     """Whether it may name tenants and deadlines."""
+    later: bool = False
+    """It is the server, for the tenant."""
 
 
 class Wire:
@@ -99,13 +103,14 @@ class Wire:
             priority=priority,
             program=self._program(says, headers, caller.tenant),
             deadline_ns=self._deadline_ns(headers, caller, wanted),
+            counts=not caller.later,
         )
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Who asks; raises ``RequestError`` if that is nobody who may."""
         tenant, name = tenant_in(headers), key_in(headers)
         if tenant:
-            return Caller(tenant)
+            return Caller(tenant, later=True)
         if not self._gateway.keyed:
             return Caller(self._named_tenant(headers) or "default", believed=True)
         key = self._gateway.ring.named(name)

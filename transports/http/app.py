@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -20,6 +20,7 @@ from stepwell.core.metrics import CONTENT_TYPE
 from stepwell.transports.errors import Refusal
 from stepwell.transports.gateway.gate import Gate
 from stepwell.transports.gateway.guards import Guard
+from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
@@ -69,9 +70,14 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         allow_origins=origins,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
+        expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After", "retry-after-ms", *RATE_HEADERS],
     )
-    gate = Middleware(Gate, gateway=service.gateway, guards=guards)
+    limits = service.admission
+
+    def told(headers: Mapping[str, str]) -> Mapping[str, str]:
+        return limits.headers(service.wire.tenant(headers))
+
+    gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
         middleware=[Middleware(DirectSend), *([cors] if origins else []), gate],

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.errors import UserError
 from stepwell.core.schema import SourceOf, convert, unknown
 from stepwell.core.types import MAX_PRIORITY, NS_PER_MS, NS_PER_S
@@ -282,6 +283,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
     wire: WireConfig = WireConfig()
+    responses: ResponsesConfig = ResponsesConfig()
 
     def klass(self, name: str) -> ClassConfig | None:
         """The class of that name."""

@@ -26,8 +26,8 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from stepwell.core.errors import CapacityError, StepwellError, UserError
 from stepwell.transports.bell import Bell
+from stepwell.transports.http.answering import check_model
 from stepwell.transports.http.decoding import decode, decode_body
-from stepwell.transports.http.openai import check_model
 from stepwell.transports.responses.create import CREATE, Create, order_of
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.responses.live import Live

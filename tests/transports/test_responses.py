@@ -180,7 +180,7 @@ MISTAKES: list[tuple[dict[str, Any], int, str, str | None]] = [
     (create(top_logprobs=21), 400, "invalid_value", "top_logprobs"),
     (create(include=["message.output_text.logprobs"]), 400, "invalid_value", "logprobs"),
     (create(truncation="some"), 400, "invalid_value", "truncation"),
-    (create(metadata={"x" * 65: "y"}), 400, "invalid_value", "metadata"),
+    (create(metadata={"x": "y" * 513}), 400, "invalid_value", "metadata"),
     (create(n=2), 400, "invalid_value", "n"),
     (create([{"type": "function_call", "call_id": "c"}]), 400, "invalid_value", "input[0].name"),
     (create([{"content": [{"type": "input_image", "image_url": "x"}]}]), 400, "invalid_value", "input[0].content[0]"),

@@ -11,9 +11,9 @@ from starlette.routing import Route
 
 from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
+from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import read_body, request_id, service_of
 from stepwell.transports.http.decoding import decode_body
-from stepwell.transports.http.openai import ENGINE_ID, check_model
 from stepwell.transports.http.responses_stream import ResponseStream
 from stepwell.transports.http.sse import unless_gone
 from stepwell.transports.responses.create import CREATE, order_of

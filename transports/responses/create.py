@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
-from stepwell.transports.http.requests import NOTHING, Label, ResponseFormat, Sampled, StreamOptions, Whole, wants_of
+from stepwell.transports.http.requests import NOTHING, Label, ResponseFormat, Sampled, StreamOptions, Whole
+from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses.items import InputItem, items_of_input
 from stepwell.transports.service import Service, Wants
 

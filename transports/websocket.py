@@ -68,7 +68,7 @@ async def responses_socket(socket: WebSocket) -> None:
     tenant = ""
     with contextlib.suppress(UserError):  # a response that is asked for is told
         tenant = responses.tenant(socket.headers)
-    await socket.accept()
+    await socket.accept(next(iter(socket.scope["subprotocols"]), None))
     service.metrics.count("websockets")
     with _counted(service, responses, tenant):
         await _Socket(socket, service, responses).serve(_too_many(service, responses, tenant))

@@ -12,14 +12,13 @@ from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.types import NS_PER_MS, RequestId
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.requests import MAX_MESSAGES
-from stepwell.transports.responses.create import Create, Order
+from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import STORED, InputItem
 from stepwell.transports.responses.live import Live
 from stepwell.transports.responses.shelf import Shelf
 from stepwell.transports.service import Service
 
 SWEEP_S = 60.0
-_NOBODY = Create()
 
 
 class Responses:
@@ -38,8 +37,8 @@ class Responses:
     # ------------------------------------------------------------------------------------------- clients
 
     def tenant(self, headers: Mapping[str, str]) -> str:
-        """Whose request it is, of one that has no body."""
-        return self.service.wire.standing(_NOBODY, headers).tenant
+        """Whose request it is."""
+        return self.service.wire.tenant(headers)
 
     def live(self, order: Order) -> Live:
         """A response to be begun."""

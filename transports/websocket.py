@@ -59,7 +59,7 @@ async def responses_socket(socket: WebSocket) -> None:
     if not _origin_allowed(socket, service):
         await socket.close(POLICY, "this origin may not connect")
         return
-    await socket.accept()
+    await socket.accept(next(iter(socket.scope["subprotocols"]), None))
     service.metrics.count("websockets")
     service.sockets_open += 1
     try:

@@ -39,6 +39,7 @@ from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.store.store import Store
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 from stepwell.transports.wire import Standing, Wire
@@ -113,7 +114,10 @@ class Service:
         observers: Sequence[Observer] = (),
         token_observer: TokenObserver | None = None,
         clock: Clock | None = None,
+        store: Store | None = None,
     ) -> None:
+        self.store = store
+        """What outlives the process; closed with the service."""
         self.config = config = serving_config(config, model)
         self.model = model
         self.limits = config.server
@@ -191,6 +195,8 @@ class Service:
         finally:
             if self.model.close is not None:
                 self.model.close()
+            if self.store is not None:
+                self.store.close()
 
     @contextmanager
     def watching(self, watch: Watch) -> Iterator[Watch]:

@@ -21,7 +21,7 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event, Submitted, UsePolicy
-from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
+from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected, Resumed
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
@@ -41,6 +41,7 @@ from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.store.store import Store
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 from stepwell.transports.wire import Standing, Wire
@@ -115,7 +116,10 @@ class Service:
         observers: Sequence[Observer] = (),
         token_observer: TokenObserver | None = None,
         clock: Clock | None = None,
+        store: Store | None = None,
     ) -> None:
+        self.store = store
+        """What outlives the process; closed with the service."""
         self.config = config = serving_config(config, model)
         self.model = model
         self.limits = config.server
@@ -195,6 +199,8 @@ class Service:
         finally:
             if self.model.close is not None:
                 self.model.close()
+            if self.store is not None:
+                self.store.close()
 
     @contextmanager
     def watching(self, watch: Watch) -> Iterator[Watch]:
@@ -387,10 +393,14 @@ class Service:
             if isinstance(each, Admitted) and each.request in watched:
                 choice, generation = watched[each.request]
                 choice.cached = choice.cached if choice.admitted else each.cached
-                choice.admitted = True
+                choice.admitted, choice.paused = True, False
                 generation.tell()
-            elif isinstance(each, Preempted) and each.request in watched:
-                watched[each.request][0].preemptions += 1
+            elif isinstance(each, Preempted | Resumed) and each.request in watched:
+                choice, generation = watched[each.request]
+                choice.paused = isinstance(each, Preempted)
+                if isinstance(each, Preempted):
+                    choice.preemptions, choice.paused_for = choice.preemptions + 1, each.reason
+                generation.tell()
 
 
 def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:

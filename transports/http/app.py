@@ -25,7 +25,9 @@ from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.responses import RESPONSES_ROUTES
 from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.websocket import responses_socket
@@ -62,13 +64,14 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         Route("/metrics", metrics, methods=["GET"]),
         *ADMIN,
+        *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After", "retry-after-ms", *RATE_HEADERS],
     )
@@ -85,6 +88,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.responses = Responses(service)
     app.state.created = int(time.time())
     return app
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from stepwell.core.journal_file import JournalWriter
     from stepwell.core.placement import Place
-    from stepwell.transports.service import Model, Service
+    from stepwell.transports.model import Model
+    from stepwell.transports.service import Service
 
 HELP = "Serve a model over HTTP and WebSockets, in the shapes that OpenAI's SDK speaks."
 
@@ -189,7 +190,8 @@ def _give_up(model: Model) -> None:
 def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service, JournalWriter | None]:
     from stepwell.cli.journal_live import open_live_journal  # lazy: start-up
     from stepwell.core.build_live import serving_scheduler  # lazy: start-up
-    from stepwell.transports.service import Service, serving_config  # lazy: an extra
+    from stepwell.transports.model import serving_config  # lazy: an extra
+    from stepwell.transports.service import Service  # lazy: an extra
     from stepwell.transports.store.store import open_store  # lazy: an extra
 
     config = serving_config(config, model)

@@ -6,9 +6,9 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -23,28 +23,27 @@ from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event, Submitted, UsePolicy
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected, Resumed
 from stepwell.core.metrics import ServingMetrics
-from stepwell.core.placement import Place
-from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
-from stepwell.core.sampling import GREEDY, SamplingParams
+from stepwell.core.sampling import SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import shadow_of
-from stepwell.core.text import Opening, StopStrings, TextPipeline
+from stepwell.core.text import StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
-from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.model import Model, serving_config
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
 from stepwell.transports.unstarted import Unstarted
+from stepwell.transports.wants import Wants
 from stepwell.transports.watch import Watch
-from stepwell.transports.wire import Standing, Wire
+from stepwell.transports.wire import Wire
 
 log = structlog.get_logger("stepwell.service")
 
@@ -52,56 +51,6 @@ T = TypeVar("T")
 
 THREADS = 4
 """For tokenising, templates and page keys."""
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served.  ``pages`` replaces ``memory.pages`` if the backend measured what it has room for."""
-
-    name: str
-    backend: Backend | Place
-    """By itself it is executed on the event loop."""
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    encode: Callable[[str], list[int]] | None = None
-    """A text to complete as a prompt, with BOS where the model wants it; None: the tokenizer's ``encode``."""
-    close: Callable[[], None] | None = None
-    """Called once, when nothing is served any more; not for the backend, which has its own."""
-    pages: int = 0
-    context: int = 0
-    """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
-    logprobs: bool = False
-    """Whether the backend gives log-probabilities."""
-    sampling: Mapping[str, Any] = {}
-    """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
-    precision: str = ""
-    """What the weights are computed in, in the backend's word for it."""
-    warnings: tuple[str, ...] = ()
-    """Where its files left room for doubt, and what was done about it; ``/v1/models`` shows them."""
-
-
-class Wants(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asked for, beside the prompt."""
-
-    n: int = 1
-    max_tokens: int | None = None
-    """None: the rest of the context; 0: nothing is said, and the prompt computed all the same."""
-    stop: tuple[str, ...] = ()
-    opening: Opening = "answer"
-    sampling: SamplingParams = GREEDY
-    standing: Standing = Standing(klass="chat")
-
-
-def serving_config(config: Config, model: Model) -> Config:
-    """The configuration with what the model knows better: pages that there is room for, and its context."""
-    replace = msgspec.structs.replace
-    pages = model.pages or config.memory.pages
-    room = pages * config.memory.page_size
-    wanted = [each for each in (config.scheduler.max_context, model.context, room) if each]
-    return replace(
-        config,
-        memory=replace(config.memory, pages=pages),
-        scheduler=replace(config.scheduler, max_context=min(wanted)),
-    )
 
 
 class Service:

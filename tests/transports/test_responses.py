@@ -23,7 +23,8 @@ from stepwell.tests.transports.house import (
     visit,
 )
 from stepwell.transports.echo import ByteTokenizer, last_message
-from stepwell.transports.service import Model, Service
+from stepwell.transports.model import Model
+from stepwell.transports.service import Service
 
 URL = "/v1/responses"
 TENANT = "X-Stepwell-Tenant"

@@ -8,7 +8,8 @@ from typing import Any
 from stepwell.core.errors import UserError
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
 from stepwell.transports.http.requests import MAX_STOP_LETTERS, ChatRequest, Sampled
-from stepwell.transports.service import Service, Wants
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 
 def check_promises(request: ChatRequest) -> None:

@@ -12,6 +12,7 @@ from stepwell.cli.logs import log
 from stepwell.core.config import Config
 from stepwell.core.config_load import Resolved
 from stepwell.core.errors import UserError
+from stepwell.transports.gateway.key_file import keys_of
 
 
 def with_files(resolved: Resolved, config: Config) -> Config:
@@ -35,8 +36,6 @@ def with_files(resolved: Resolved, config: Config) -> Config:
 
 def check_access_files(config: Config) -> None:
     """Raises ``UserError`` for a key file or a certificate that cannot be used."""
-    from stepwell.transports.gateway.key_file import keys_of  # lazy: wants the extra `serve`
-
     keys_of(config)
     server = config.server
     if server.tls_key and not server.tls_certificate:

@@ -84,8 +84,8 @@ class Wire:
     def standing(self, says: Says, headers: Mapping[str, str]) -> Standing:
         """Raises ``RequestError`` with the field or header that says something unknown, or what the key may not."""
         caller = self.caller(headers)
-        if caller.key is not None and caller.key.models and self._model not in caller.key.models:
-            raise _not_allowed("model", self._model, caller.key.models, "model")
+        if not self._opens(caller):
+            raise _not_allowed("model", self._model, caller.key.models if caller.key is not None else (), "model")
         tier, klass = self._tier(says.service_tier)
         priority = says.priority or 0
         ranged = next((name for least, name in self._ranges if priority >= least), klass)
@@ -122,6 +122,13 @@ class Wire:
     def tenant(self, headers: Mapping[str, str]) -> str:
         """Whose a request is, and what it leaves behind: stored answers, files, batches."""
         return self.caller(headers).tenant
+
+    def opens(self, headers: Mapping[str, str]) -> bool:
+        """Whether whoever asks may use the model that is served."""
+        return self._opens(self.caller(headers))
+
+    def _opens(self, caller: Caller) -> bool:
+        return caller.key is None or not caller.key.models or self._model in caller.key.models
 
     def _tier(self, asked: str | None) -> tuple[str, str]:
         """The tier that it is served as, and its class."""

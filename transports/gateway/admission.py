@@ -87,9 +87,9 @@ class Admission:
 
 
 def _cost_of(generation: Generation) -> Cost | None:
-    """What was computed for it; None if the scheduler never took it."""
+    """What was computed for it; None if the scheduler did not take all of it."""
     choices = generation.choices
-    if not any(each.accepted for each in choices):
+    if not all(each.accepted for each in choices):
         return None
     prompts = {id(each.prompt): each for each in reversed(choices) if each.admitted}
     return Cost(

@@ -168,6 +168,8 @@ class Limits:
             return FREE
         choices, requests = n * len(prompts), int(counts)
         tokens = sum(prompts) + choices * min(most, account.predicted)
+        if account.tokens is not None:  # what is only predicted makes no request impossible
+            tokens = max(sum(prompts), min(tokens, account.tokens.per_minute))
         self._fits(account, tenant, choices, requests, tokens, now_ns)
         if account.requests is not None:
             account.requests.reserve(requests, now_ns)

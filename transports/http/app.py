@@ -17,7 +17,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
-from stepwell.transports.errors import Refusal
+from stepwell.transports.errors import Refusal, RequestError
 from stepwell.transports.gateway.gate import Gate
 from stepwell.transports.gateway.guards import Guard
 from stepwell.transports.gateway.limits import RATE_HEADERS
@@ -141,13 +141,17 @@ def _model(request: Request) -> dict[str, object]:
 
 
 async def models(request: Request) -> Response:
-    """``GET /v1/models``: the one there is."""
-    return JSONResponse({"object": "list", "data": [_model(request)]})
+    """``GET /v1/models``: the one there is, if the key is for it."""
+    shown = [_model(request)] if service_of(request).wire.opens(request.headers) else []
+    return JSONResponse({"object": "list", "data": shown})
 
 
 async def model(request: Request) -> Response:
     """``GET /v1/models/{id}``."""
-    check_model(service_of(request), request.path_params["id"])
+    service, name = service_of(request), request.path_params["id"]
+    check_model(service, name)
+    if not service.wire.opens(request.headers):
+        raise RequestError(f"this key may not use the model {name!r}", status=404, code="model_not_found")
     return JSONResponse(_model(request))
 
 

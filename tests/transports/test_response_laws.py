@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.tests.transports.house import PATIENCE_S, idle, running, until
-from stepwell.tests.transports.test_responses import begun, create, house, said, text_of
+from stepwell.tests.transports.test_responses import begun, create, house, responses_in, said, text_of
 from stepwell.transports.errors import RequestError
 from stepwell.transports.responses.answer import ENDS, Answer
 from stepwell.transports.responses.live import Live
@@ -142,7 +142,7 @@ def test_of_many_responses_as_many_stay_as_may_be_kept(keep: int, does: list[str
         if what == "cancel":
             live.cancel()
         if what == "delete":
-            app.state.responses.delete(live)
+            await responses_in(app).delete(live)
         if what == "leave":
             reader.leave()
         with anyio.fail_after(PATIENCE_S):
@@ -153,7 +153,7 @@ def test_of_many_responses_as_many_stay_as_may_be_kept(keep: int, does: list[str
     async def main() -> None:
         async with running(service) as app:
             kept = sum([await one(app, what) for what in does])
-            shelf = app.state.responses.shelf
+            shelf = responses_in(app).shelf
             await until(lambda: idle(service))
             assert shelf.count == min(keep, kept)
             gc.collect()
@@ -161,7 +161,7 @@ def test_of_many_responses_as_many_stay_as_may_be_kept(keep: int, does: list[str
             for ref in made:
                 live = ref()
                 if live is not None:
-                    app.state.responses.delete(live)
+                    await responses_in(app).delete(live)
                 del live
             gc.collect()
             assert (shelf.count, shelf.size, shelf._tenants) == (0, 0, {})
@@ -177,7 +177,7 @@ def test_what_is_too_old_goes() -> None:
         async with running(service) as app:
             live: Live = await begun(app, service, create("ab", background=True))
             await live.finished()
-            shelf = app.state.responses.shelf
+            shelf = responses_in(app).shelf
             assert shelf.count == 1
             await until(lambda: shelf.find(live.tenant, live.id) is None)
             assert (shelf.count, shelf.size, shelf._tenants) == (0, 0, {})

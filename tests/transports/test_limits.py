@@ -221,7 +221,7 @@ def test_what_waited_until_its_deadline_is_let_go() -> None:
     """Nobody knows how long it would wait (nothing has ended yet), so it is taken, and told when its time is over."""
     classes = [{"name": "chat", "deadline_ms": 30.0}, {"name": "batch", "rank": 1}]
     service = make_service(step_us=5_000, classes=classes, scheduler={"running_limit": 1})
-    service.admission.ttft_ns = lambda tokens, klass: 0  # type: ignore[method-assign]
+    service.admission.ttft_ns = lambda prompt_tokens, klass: 0  # type: ignore[method-assign]
 
     async def main(app: object) -> None:
         wants = wants_of(ChatRequest(messages=b"[]"), service, {"X-Stepwell-Class": "batch"})  # type: ignore[arg-type]

@@ -25,7 +25,9 @@ from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
+from stepwell.transports.http.responses import RESPONSES_ROUTES
 from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.websocket import responses_socket
@@ -63,13 +65,14 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         Route("/metrics", metrics, methods=["GET"]),
         *OPENAPI,
         *ADMIN,
+        *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
     )
@@ -81,6 +84,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.responses = Responses(service)
     app.state.created = int(time.time())
     return app
 

@@ -1,4 +1,4 @@
-"""``/openapi.json``: every route, and what it takes, in OpenAPI 3.1; made from the very types that requests are read with.
+"""``/openapi.json``: every route, and what it takes, in OpenAPI 3.1, made of the types that requests are read with.
 
 What a body may be is said once, by its struct (and by ``described`` for fields that are bytes at first).  A test
 enumerates the router, so no route goes without a line in ``OPERATIONS``.
@@ -70,7 +70,9 @@ def listed(routes: Sequence[BaseRoute], prefix: str = "") -> list[tuple[str, str
 
 def description(routes: Sequence[tuple[str, str]]) -> Json:
     """The whole document, of those ``routes`` that have a line in ``OPERATIONS``."""
-    known = [(method, path, OPERATIONS[f"{method} {path}"]) for method, path in routes if f"{method} {path}" in OPERATIONS]
+    known = [
+        (method, path, OPERATIONS[f"{method} {path}"]) for method, path in routes if f"{method} {path}" in OPERATIONS
+    ]
     schemas = _schemas([each.body for _, _, each in known if each.body is not None])
     paths: dict[str, Json] = {}
     for method, path, operation in known:
@@ -81,7 +83,7 @@ def description(routes: Sequence[tuple[str, str]]) -> Json:
         "info": {
             "title": "Stepwell",
             "version": stepwell.__version__,
-            "description": "Language models behind OpenAI's and Anthropic's shapes, and the scheduler that serves them.",
+            "description": "Language models behind OpenAI's and Anthropic's shapes, and their scheduler.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"bearer": []}, {}],
@@ -101,7 +103,10 @@ def _operation(operation: Operation, parameters: Sequence[str]) -> Json:
         "summary": operation.summary,
         "responses": {
             str(operation.status): {"description": "As asked.", "content": good},
-            "4XX": {"description": "What is wrong, and where.", "content": {"application/json": {"schema": _ref("Error")}}},
+            "4XX": {
+                "description": "What is wrong, and where.",
+                "content": {"application/json": {"schema": _ref("Error")}},
+            },
             "5XX": {"description": "No room, or a bug.", "content": {"application/json": {"schema": _ref("Error")}}},
         },
     }

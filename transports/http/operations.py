@@ -9,6 +9,7 @@ import msgspec
 
 from stepwell.transports.http.admin import Pinned, Swap
 from stepwell.transports.http.requests import ChatRequest, CompletionRequest
+from stepwell.transports.responses.create import Create
 
 Json = dict[str, Any]
 
@@ -24,9 +25,22 @@ class Operation(msgspec.Struct, frozen=True):
     query: Mapping[str, Json] = {}
 
 
+_WHOLE: Json = {"type": "integer", "minimum": 0}
+_RESUMED: Mapping[str, Json] = {"stream": {"type": "boolean"}, "starting_after": {**_WHOLE, "minimum": -1}}
+_PAGED: Mapping[str, Json] = {
+    "order": {"enum": ["asc", "desc"]},
+    "after": {"type": "string"},
+    "limit": {**_WHOLE, "minimum": 1, "maximum": 100},
+}
+
 OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/chat/completions": Operation("Answer a chat.", ChatRequest, streams=True),
     "POST /v1/completions": Operation("Complete texts.", CompletionRequest, streams=True),
+    "POST /v1/responses": Operation("Make a response: whole, streamed, or in the background.", Create, streams=True),
+    "GET /v1/responses/{id}": Operation("A response that is kept, or its events.", streams=True, query=_RESUMED),
+    "DELETE /v1/responses/{id}": Operation("Forget it; one that is on its way ends."),
+    "POST /v1/responses/{id}/cancel": Operation("End it; harmless if it has ended."),
+    "GET /v1/responses/{id}/input_items": Operation("What it answers.", query=_PAGED),
     "GET /v1/models": Operation("The model that is served."),
     "GET /v1/models/{id:path}": Operation("The same, by name."),
     "GET /health": Operation("Should the process be restarted?"),

@@ -24,6 +24,7 @@ from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
 from stepwell.transports.http.sse import ClientGone, DirectSend
 from stepwell.transports.responses.house import Responses
@@ -62,6 +63,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         Route("/metrics", metrics, methods=["GET"]),
+        *OPENAPI,
         *ADMIN,
         *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),

@@ -22,6 +22,7 @@ from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event, Submitted, UsePolicy
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
+from stepwell.core.loop_lag import LoopLag
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
@@ -137,6 +138,7 @@ class Service:
         """WebSockets, counted by their endpoint."""
         self.loop_lag_s = 0.0
         """How late the event loop is: the worst of late, fading."""
+        self.loop_lag = LoopLag()
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
@@ -155,6 +157,7 @@ class Service:
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
             "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag_s),
         }
+        self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
 
@@ -165,6 +168,7 @@ class Service:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
+                self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self._look_around)
                     started()
@@ -182,6 +186,7 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it
                 self.model.backend.close()

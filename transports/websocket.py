@@ -22,9 +22,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stepwell.core.errors import CapacityError, StepwellError, UserError
 from stepwell.transports.bell import Bell
 from stepwell.transports.generation import Generation
+from stepwell.transports.http.answering import check_model
 from stepwell.transports.http.decoding import decode, decode_body
-from stepwell.transports.http.openai import check_model
-from stepwell.transports.http.requests import wants_of
+from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses import Create, ResponseEvents, chat_of
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S

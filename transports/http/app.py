@@ -19,8 +19,9 @@ from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
 from stepwell.transports.errors import Refusal
 from stepwell.transports.http.admin import ADMIN
+from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
-from stepwell.transports.http.openai import ENGINE_ID, chat, check_model, completions
+from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.sse import ClientGone, DirectSend
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S

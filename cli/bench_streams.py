@@ -8,17 +8,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
 from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 import msgspec
 
 from stepwell.cli.bench_server import SERVE, OwnServer, own_server
-from stepwell.cli.process_stats import SPARE, check_descriptors, cpu_s
-from stepwell.cli.streams_crowd import ClientLag, Crowd, Thinking, check_share, spread, steps_until
+from stepwell.cli.process_stats import SPARE, check_descriptors
+from stepwell.cli.streams_crowd import Crowd, Thinking, check_share, spread, steps_until
 from stepwell.cli.streams_line import in_words, line_of, machine_in_words
-from stepwell.cli.streams_probe import Moment, Probe
+from stepwell.cli.streams_probe import Probe
+from stepwell.cli.streams_run import Run
 from stepwell.cli.streams_tally import Tally
 from stepwell.core.errors import UserError
 from stepwell.core.types import NS_PER_S
@@ -31,7 +31,7 @@ TOKENS = 100
 """Of an answer."""
 BURST_S = 10.0
 SETTLE_S = 5.0
-"""A closed loop runs so long before it counts."""
+"""A closed loop runs so long before it counts, at most."""
 JOINED_PER_S = 250
 """Streams that begin, until all of them generate."""
 LATE = 1.5
@@ -39,34 +39,11 @@ LATE = 1.5
 PAGE = 16
 _PROMPT = 64
 """Tokens, at most."""
-_DEVICE = 'cost={model="roofline",options={model="llama-3-70b",device="H100",tensor_parallel=8}}'
+_DEVICE = 'cost={model="roofline",options={model="llama-3-70b",device="H100",tensor_parallel=8,page_size=16}}'
+_PAGES = 80_000
+"""Of the 87,254 that those devices hold."""
 _BATCH = 1024
 FLOOR = ("-m", "stepwell.cli.streams_floor")
-
-
-class Run:
-    """One scenario against one server, inside the loop."""
-
-    def __init__(self, args: argparse.Namespace, server: OwnServer, tally: Tally, crowd: Crowd, probe: Probe) -> None:
-        self.args, self.server, self.tally, self.crowd, self.probe = args, server, tally, crowd, probe
-        self.lag = ClientLag(crowd.loop)
-        self.before: Moment
-        self.after: Moment
-        self.client_cpu_s = 0.0
-
-    async def begin(self) -> None:
-        """What is measured begins."""
-        self.before = await self.probe.look()
-        self.client_cpu_s = -cpu_s(os.getpid())
-        self.lag.us = self.lag.us[:0]
-        self.tally.begin()
-
-    async def stop(self) -> None:
-        """And ends."""
-        self.tally.stop()
-        self.client_cpu_s += cpu_s(os.getpid())
-        self.lag.stop()
-        self.after = await self.probe.look()
 
 
 class Scenario(msgspec.Struct, frozen=True):
@@ -78,7 +55,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 async def _closed(run: Run) -> None:
     thinking = Thinking(run.crowd, run.args.think, run.args.tokens or TOKENS)
-    await asyncio.sleep(SETTLE_S)
+    await asyncio.sleep(min(SETTLE_S, run.args.seconds / 2))
     await run.begin()
     await asyncio.sleep(run.args.seconds)
     await run.stop()
@@ -104,13 +81,13 @@ async def _beat(run: Run) -> None:
 
 async def _burst(run: Run) -> None:
     await run.begin()
-    await spread(run.crowd, BURST_S, lambda at_s: run.args.tokens or TOKENS)
+    await spread(run.crowd, run.args.within, lambda at_s: run.args.tokens or TOKENS)
     await run.crowd.all_ended()
     await run.stop()
 
 
 def _seventy_b(args: argparse.Namespace) -> list[str]:
-    return [_DEVICE, f"scheduler.running_limit={_BATCH}", "scheduler.token_budget=4096"]
+    return [_DEVICE, f"scheduler.running_limit={_BATCH}", "scheduler.token_budget=4096", f"memory.pages={_PAGES}"]
 
 
 def _one_a_beat(args: argparse.Namespace) -> list[str]:
@@ -155,6 +132,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=0, metavar="N", help=f"of an answer ({TOKENS}); beat: none")
     parser.add_argument("--think", type=float, default=THINK_S, metavar="S", help=f"mean, closed ({THINK_S:g})")
     parser.add_argument("--beat", type=float, default=1.0, metavar="S", help="seconds a token of each, beat (1)")
+    parser.add_argument(
+        "--within", type=float, default=BURST_S, metavar="S", help=f"seconds in which all ask, burst ({BURST_S:g})"
+    )
     parser.add_argument("--policy", default="fcfs", metavar="NAME", help="scheduling policy (fcfs)")
     parser.add_argument("--journal", metavar="DIR", help="let the server write its journal into this folder")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of the server")
@@ -192,7 +172,7 @@ def _check(args: argparse.Namespace) -> None:
     check_share(args.sse_share)
     if not 1 <= args.users <= MOST_USERS:
         raise UserError(f"must be between 1 and {MOST_USERS:,}, not {args.users}", field="users")
-    for name in ("seconds", "think", "beat"):
+    for name in ("seconds", "think", "beat", "within"):
         if not 0 < getattr(args, name) <= 86_400:
             raise UserError(f"must be above 0 and at most 86,400 s, not {getattr(args, name):g}", field=name)
     if not 0 <= args.tokens <= 100_000:
@@ -239,7 +219,7 @@ async def _measure(args: argparse.Namespace, server: OwnServer, *, metrics: bool
     probe.start()
     crowd = Crowd(at.hostname, at.port, args.users, args.sse_share, tally, args.seed)
     await crowd.open()
-    run = Run(args, server, tally, crowd, probe)
+    run = Run(args, tally, crowd, probe)
     try:
         await SCENARIOS[args.scenario].play(run)
     finally:

@@ -216,9 +216,10 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
     import uvicorn  # lazy: an extra
 
     from stepwell.transports.http.protocol import bounded_protocol  # lazy: the same
+    from stepwell.transports.http.sse import DirectSend  # lazy: the same
 
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        DirectSend(app),  # type: ignore[arg-type]
         http=bounded_protocol(config.server.body_timeout_s),
         lifespan="on",
         log_config=None,

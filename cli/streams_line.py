@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from statistics import mean
-from typing import TYPE_CHECKING
 
 from stepwell.cli.streams_probe import LAG, SLOW, STEPS, quantile_s
+from stepwell.cli.streams_run import Run
 from stepwell.core.build_kind import build_kind
 from stepwell.sim.bench import Line
 from stepwell.sim.stats import percentiles
-
-if TYPE_CHECKING:
-    from stepwell.cli.bench_streams import Run
 
 FULL = 0.9
 """Of a core: whoever needs more is what limits."""

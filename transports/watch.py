@@ -27,7 +27,7 @@ class Watch:
         self._drop: Callable[[], None] | None = drop
         self._ping_ns = int(ping_s * NS_PER_S)
         self._silent = silent
-        self._sending = False
+        self._sending = self._wrote = False
         self._since_ns = now_ns()
         """When the present send began, or the last one ended."""
 
@@ -41,8 +41,15 @@ class Watch:
         self._sending = False
         self._since_ns = self._now_ns()
 
+    def wrote(self) -> None:
+        """Something was sent at once; seen at the next look."""
+        self._wrote = True
+
     def look(self, now_ns: int) -> None:
         """Called now and then."""
+        if self._wrote and not self._sending:
+            self._since_ns = now_ns
+        self._wrote = False
         waited_ns = now_ns - self._since_ns
         if self._sending:
             if waited_ns > self._timeout_ns and self._drop is not None:

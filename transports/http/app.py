@@ -22,7 +22,7 @@ from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
-from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.http.sse import ClientGone
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.websocket import responses_socket
@@ -68,7 +68,7 @@ def create_app(service: Service) -> Starlette:
     )
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(DirectSend), *([cors] if origins else [])],
+        middleware=[cors] if origins else [],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

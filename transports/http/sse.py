@@ -4,8 +4,8 @@ An event stream watches three things at once: news of the answer, the client (wh
 when nothing was said for a while).  It never holds the engine up.  What a slow client has not taken grows together into
 larger pieces; a client that takes nothing at all, or falls too far behind, is dropped.
 
-A chunk goes out for every stream and every step, so its way is short: the task that sends does nothing else, and its
-chunks go past the layers of the application that look at heads only.
+A chunk goes out for every stream and every step, so its way is short: text goes straight to the transport if that takes
+it at once (``transports.straight``), and past the layers of the application that look at heads only.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stepwell.transports.errors import Refusal
 from stepwell.transports.generation import Generation
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.straight import Herald, Writer, writer_of
 from stepwell.transports.watch import Watch
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -60,7 +61,8 @@ _DIRECT = "stepwell.send"
 
 
 class DirectSend:
-    """The outermost layer: lets an event stream send its chunks without any layer between it and the server.
+    """Goes around the whole application: lets an event stream, or a socket, send its text without any layer between it
+    and the server.
 
     Its head goes through all of them, as everything else does.
     """
@@ -101,6 +103,7 @@ class EventStream(Response):
         self._dialect = dialect
         self._over = False
         self._silent = False
+        self._writer: Writer | None = None
         self._watch: Watch
         self._scope: anyio.CancelScope
 
@@ -139,6 +142,9 @@ class EventStream(Response):
 
     async def _stream(self, send_head: Send, send: Send) -> None:
         watch, generation = self._watch, self._generation
+        herald = Herald(self._service.outlet, self._say)
+        generation.ring = herald.tell
+        self._writer = writer_of(send) if self._prepare is None else None
         watch.sending()
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         watch.sent()
@@ -151,8 +157,19 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": not self._over})
                 watch.sent()
             if not self._over:
-                await generation.news()
+                await herald.news()
         self._scope.cancel()
+
+    def _say(self) -> bool:
+        """Straight to the transport, if it is nothing but text for a client that keeps up."""
+        writer, generation = self._writer, self._generation
+        if writer is None or self._silent or generation.some_over or not writer.free:
+            return False
+        body = self._events(generation)
+        if body:
+            writer.write(body)
+            self._watch.wrote()
+        return True
 
     def _next(self) -> bytes:
         """What there is to say; sets ``_over`` if it is the last."""

@@ -7,6 +7,8 @@ import asyncio
 from stepwell.core.metrics import Histogram
 
 PERIOD_S = 0.02
+FADES = 0.992
+"""A period; by half in less than two seconds."""
 BUCKETS = (
     *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 0.09, 0.1),
     *(0.125, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0, 10.0),
@@ -22,6 +24,8 @@ class LoopLag:
 
     def __init__(self) -> None:
         self.seconds = Histogram(BUCKETS)
+        self.worst_s = 0.0
+        """The worst of late, fading."""
         self._due_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -38,6 +42,7 @@ class LoopLag:
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
+        self.worst_s = max(now_s - self._due_s, self.worst_s * FADES)
         while self._due_s <= now_s:
             self.seconds.add(now_s - self._due_s)
             self._due_s += PERIOD_S

@@ -22,9 +22,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stepwell.core.errors import CapacityError
 from stepwell.transports.errors import Refusal
 from stepwell.transports.generation import Generation
+from stepwell.transports.herald import Herald
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
-from stepwell.transports.straight import Herald, Writer, writer_of
+from stepwell.transports.straight import DIRECT, Writer, writer_of
 from stepwell.transports.watch import Watch
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -57,8 +58,6 @@ class Dialect(msgspec.Struct, frozen=True):
 
 OPENAI = Dialect(PING, DONE, error)
 
-_DIRECT = "stepwell.send"
-
 
 class DirectSend:
     """Goes around the whole application: lets an event stream, or a socket, send its text without any layer between it
@@ -71,7 +70,7 @@ class DirectSend:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, _DIRECT: send}, receive, send)
+        await self._app({**scope, DIRECT: send}, receive, send)
 
 
 Events = Callable[[Generation], bytes]
@@ -117,7 +116,7 @@ class EventStream(Response):
                 async with anyio.create_task_group() as tasks:
                     self._scope = tasks.cancel_scope
                     generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
-                    tasks.start_soon(self._stream, send, scope.get(_DIRECT, send))
+                    tasks.start_soon(self._stream, send, scope.get(DIRECT, send))
                     with service.stopping.ends(self._scope, GOODBYE_S):
                         await self._watch_client(receive)
         except* OSError:
@@ -143,7 +142,7 @@ class EventStream(Response):
     async def _stream(self, send_head: Send, send: Send) -> None:
         watch, generation = self._watch, self._generation
         herald = Herald(self._service.outlet, self._say)
-        generation.ring = herald.tell
+        generation.rings(herald.ring)
         self._writer = writer_of(send) if self._prepare is None else None
         watch.sending()
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -157,7 +156,7 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": not self._over})
                 watch.sent()
             if not self._over:
-                await herald.news()
+                await herald.heard()
         self._scope.cancel()
 
     def _say(self) -> bool:

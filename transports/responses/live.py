@@ -28,7 +28,7 @@ from stepwell.transports.service import Service
 class Keeper(Protocol):
     """Who looks after responses."""
 
-    def conversation(self, order: Order) -> list[InputItem]:
+    async def conversation(self, order: Order) -> list[InputItem]:
         """What was said before; raises ``RequestError`` if that is not known."""
         ...
 
@@ -77,6 +77,11 @@ class Live:
     def over(self) -> bool:
         return self.answer.over
 
+    def response(self) -> Json:
+        """The response object as it is now."""
+        self.pull()
+        return self.answer.response()
+
     @property
     def request(self) -> RequestId:
         """The engine's number of it; 0 before it is in line, and once it is over."""
@@ -87,7 +92,7 @@ class Live:
     async def begin(self) -> None:
         """Into the line; raises what it is refused for."""
         service, order = self._service, self.order
-        before = self._keeper.conversation(order)
+        before = await self._keeper.conversation(order)
         if order.store:
             self.input = stored(order.items)
         with service.stopping.given_up():

@@ -26,7 +26,7 @@ from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
-from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.http.sse import ClientGone
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -79,7 +79,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     gate = Middleware(Gate, gateway=service.gateway, guards=guards)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(DirectSend), *([cors] if origins else []), gate],
+        middleware=[*([cors] if origins else []), gate],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

@@ -153,6 +153,7 @@ class Service:
         self.wire = Wire(config, self.gateway, model.name)
         self._open: dict[Generation, None] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
+        self.bodies = Unstarted(self.limits.bodies_mib, what="bodies of requests that are not understood yet")
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
         self.policy_changed = anyio.Event()

@@ -23,7 +23,7 @@ from stepwell.transports.gateway.guards import Guard
 from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
-from stepwell.transports.http.body import request_id, service_of
+from stepwell.transports.http.body import BodyRoom, request_id, service_of
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
@@ -85,7 +85,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
-        middleware=[*([cors] if origins else []), gate],
+        middleware=[*([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies)],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

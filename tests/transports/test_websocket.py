@@ -339,7 +339,13 @@ def test_who_takes_nothing_is_dropped_at_the_end_of_its_life_too() -> None:
 
 @pytest.mark.parametrize(
     ("origin", "allowed"),
-    [("http://testserver", True), ("https://chat.example", True), ("https://evil.example", False), ("null", False), ("http://[", False)],
+    [
+        ("http://testserver", True),
+        ("https://chat.example", True),
+        ("https://evil.example", False),
+        ("null", False),
+        ("http://[", False),
+    ],
 )
 def test_origins(origin: str, allowed: bool) -> None:
     def connect() -> str:

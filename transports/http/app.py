@@ -22,7 +22,9 @@ from stepwell.transports.gateway.gate import Gate
 from stepwell.transports.gateway.guards import Guard
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
+from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import request_id, service_of
+from stepwell.transports.http.files import FILES
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.sse import ClientGone, DirectSend
 from stepwell.transports.service import Service
@@ -45,6 +47,8 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(service.run, started.set)
             await started.wait()
+            if app.state.batches is not None:
+                await tasks.start(app.state.batches.run)
             try:
                 yield
             finally:
@@ -61,13 +65,15 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         Route("/metrics", metrics, methods=["GET"]),
         *ADMIN,
+        *FILES,
+        *BATCHES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
     )
@@ -80,6 +86,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     )
     app.state.service = service
     app.state.created = int(time.time())
+    app.state.batches = runner_of(app, service)
     return app
 
 

@@ -21,7 +21,7 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event, Submitted, UsePolicy
-from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
+from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected, Resumed
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
@@ -377,10 +377,14 @@ class Service:
             if isinstance(each, Admitted) and each.request in watched:
                 choice, generation = watched[each.request]
                 choice.cached = choice.cached if choice.admitted else each.cached
-                choice.admitted = True
+                choice.admitted, choice.paused = True, False
                 generation.tell()
-            elif isinstance(each, Preempted) and each.request in watched:
-                watched[each.request][0].preemptions += 1
+            elif isinstance(each, Preempted | Resumed) and each.request in watched:
+                choice, generation = watched[each.request]
+                choice.paused = isinstance(each, Preempted)
+                if isinstance(each, Preempted):
+                    choice.preemptions, choice.paused_for = choice.preemptions + 1, each.reason
+                generation.tell()
 
 
 def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:

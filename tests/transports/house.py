@@ -33,6 +33,7 @@ from stepwell.core.config import (
     validate,
 )
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig
+from stepwell.core.config_store import StoreConfig
 from stepwell.core.engine import Observer
 from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend, FaultScript, no_faults
@@ -40,6 +41,7 @@ from stepwell.sim.cost.linear import Linear
 from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.http.app import create_app
 from stepwell.transports.service import Model, Service
+from stepwell.transports.store.store import open_store
 
 PATIENCE_S = 30
 """For things that must happen at all; nothing is timed."""
@@ -67,6 +69,7 @@ def make_service(
     faults: FaultScript = no_faults,
     backend: Any = None,
     observers: Sequence[Observer] = (),
+    store: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> Service:
     """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts."""
@@ -79,6 +82,7 @@ def make_service(
         wire=WireConfig(**(wire or {})),
         classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
         tenants=tuple(TenantConfig(**each) for each in tenants),
+        store=StoreConfig(**(store or {})),
     )
     cost = flat_cost(int(step_us * 1000))
     made = Model(
@@ -90,7 +94,7 @@ def make_service(
             **model,
         }
     )
-    return Service(complete(validate(config)), made, observers=observers)
+    return Service(complete(validate(config)), made, observers=observers, store=open_store(config.store))
 
 
 def idle(service: Service) -> bool:
@@ -156,6 +160,9 @@ class Call:
     whole: bool = False
     deaf: bool = False
     """Takes the head and then nothing more."""
+    method: str = "POST"
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = anyio.Event()
@@ -186,11 +193,11 @@ class Call:
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": self.method,
             "path": self.path,
             "raw_path": self.path.encode(),
-            "query_string": b"",
-            "headers": [],
+            "query_string": self.query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in self.headers.items()],
             "server": ("test", 80),
             "client": ("test", 1),
             "scheme": "http",

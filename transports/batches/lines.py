@@ -81,9 +81,9 @@ class Cutter:
 
     def _line(self, data: bytes) -> Line | None:
         self._number += 1
+        too_long, self._too_long = self._too_long or len(data) > self._most, False
         data = data.removeprefix(b"\xef\xbb\xbf") if self._number == 1 else data
         data = data.strip(b" \t\r")
-        too_long, self._too_long = self._too_long or len(data) > self._most, False
         if not data and not too_long:
             return None
         self._place += 1

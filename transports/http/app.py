@@ -26,7 +26,9 @@ from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.files import FILES
 from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.responses import RESPONSES_ROUTES
 from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.websocket import responses_socket
@@ -67,6 +69,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *ADMIN,
         *FILES,
         *BATCHES,
+        *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)
@@ -85,6 +88,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.responses = Responses(service)
     app.state.created = int(time.time())
     app.state.batches = runner_of(app, service)
     return app

@@ -32,11 +32,10 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Again(Exception):
-    """The line has no answer yet.  ``full``: there was no room; otherwise it was its tenant's own limit."""
+    """The line has no answer yet.  ``wait_s``: until its tenant's own limit lets it through; 0: there was no room."""
 
-    def __init__(self, wait_s: float, *, full: bool) -> None:
+    def __init__(self, wait_s: float) -> None:
         self.wait_s = wait_s
-        self.full = full
 
 
 class Over(Exception):
@@ -115,7 +114,7 @@ class Asking:
             raise Over from error
         refusal = service.refusal(error)
         if isinstance(error, CapacityError) and refusal.status in (429, 503) and getattr(error, "retry", True):
-            raise Again(max(refusal.retry_s, 1), full=refusal.code != "rate_limit_exceeded") from error
+            raise Again(max(refusal.retry_s, 1) if refusal.code == "rate_limit_exceeded" else 0) from error
         if not isinstance(error, StepwellError):
             service.metrics.count("batch_line_failed")
         return refusal

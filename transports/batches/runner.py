@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 LOOK_S = 0.25
 SWEEP_S = 30.0
-MOST_PATIENCE_S = 30.0
-"""Between two tries of a store that is full."""
+LEAST_PATIENCE_S, MOST_PATIENCE_S = 0.1, 10.0
+"""Between two tries of what there was no room for, in the engine or in the store; doubled each time."""
 FILLED = 500
 """Lines without an answer that are recorded at once."""
 
@@ -195,7 +195,7 @@ class Runner:
 
     async def _line(self, job: Job, line: Line) -> None:
         """Run it; it has a place in flight."""
-        row, held = job.row, True
+        row, held, patience_s = job.row, True, LEAST_PATIENCE_S
         try:
             while True:
                 try:
@@ -204,14 +204,15 @@ class Runner:
                     await self._record(job, [result])
                     return
                 except Again as again:
-                    if again.full:
+                    if not again.wait_s:
                         self._allowance.refused(self._service.clock.now_ns())
                     self._allowance.give_back()
                     held = False
                     with job.refusal():
-                        await anyio.sleep(again.wait_s)
+                        await anyio.sleep(again.wait_s or patience_s)
                         await self._allowance.take()
                         held = True
+                    patience_s = min(2 * patience_s, MOST_PATIENCE_S)
         except Over:
             job.interrupted = True
         finally:
@@ -258,7 +259,7 @@ class Runner:
 
     async def _certain(self, work: Work[T], *, ordinary: bool = False) -> T:
         """Write, however long the store has no room.  ``ordinary``: without its reserve.  Raises ``Over``."""
-        database, stopping, patience_s = self._store.database, self._service.stopping, 1.0
+        database, stopping, patience_s = self._store.database, self._service.stopping, LEAST_PATIENCE_S
         while True:
             try:
                 return await (database.write(work) if ordinary else database.write_at_last(work))

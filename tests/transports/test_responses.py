@@ -1,69 +1,14 @@
-"""``/v1/responses`` over HTTP: made, streamed, stored, resumed, cancelled, deleted; each tenant for itself."""
+"""``/v1/responses`` over HTTP: made, streamed, stored, read again, deleted; each tenant for itself."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
+from pathlib import Path
 from typing import Any
 
-import anyio
-import pytest
-
-from stepwell.core.config import Config, MemoryConfig, ServerConfig, WireConfig
-from stepwell.core.config_responses import ResponsesConfig
-from stepwell.sim.backend import EchoBackend
-from stepwell.tests.transports.house import (
-    PATIENCE_S,
-    Call,
-    client,
-    error_of,
-    flat_cost,
-    idle,
-    make_service,
-    until,
-    visit,
-)
-from stepwell.transports.echo import ByteTokenizer, last_message
-from stepwell.transports.service import Model, Service
-
-URL = "/v1/responses"
-TENANT = "X-Stepwell-Tenant"
-
-
-def create(text: Any = "hello", **fields: Any) -> dict[str, Any]:
-    return {"model": "echo", "input": text, **fields}
-
-
-def framed(text: str) -> list[Any]:
-    """The events of a stream; that ``event:`` and the type agree is checked on the way."""
-    assert "\r" not in text
-    found = []
-    for frame in text.split("\n\n")[:-1]:
-        if frame == ": keep-alive":
-            continue
-        kind, data = frame.split("\n")
-        found.append(json.loads(data.removeprefix("data: ")))
-        assert kind == f"event: {found[-1]['type']}"
-    return found
-
-
-def said(events: list[Any]) -> str:
-    return "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta")
-
-
-def text_of(response: Any) -> str:
-    return "".join(part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"])
-
-
-def house(step_us: float = 20, lengths: Any = None, **responses: Any) -> Service:
-    """With tenants by header, and these settings of ``[responses]``."""
-    config = Config(
-        memory=MemoryConfig(pages=4000, page_size=4, host_pages=0),
-        server=ServerConfig(),
-        wire=WireConfig(tenant_header=TENANT),
-        responses=ResponsesConfig(**responses),
-    )
-    backend = EchoBackend(cost=flat_cost(int(step_us * 1000)), lengths=lengths)
-    return Service(config, Model(name="echo", backend=backend, tokenizer=ByteTokenizer(), template=last_message))
+from stepwell.tests.transports.house import client, error_of, idle, make_service
+from stepwell.tests.transports.responding import TENANT, URL, create, framed, house, said, text_of
 
 
 def test_whole_streamed_and_read_again_say_the_same() -> None:
@@ -250,121 +195,52 @@ def test_the_oldest_messages_go_if_the_client_allows_it() -> None:
         assert error_of(http.post(URL, json=too_long))[1] == "context_length_exceeded"
 
 
-# ------------------------------------------------------------------------------------------------ connections
+def test_what_is_stored_outlives_the_process(tmp_path: Path) -> None:
+    path, mine = tmp_path / "store.db", {TENANT: "mine"}
+    with client(house(path=path, keep=1)) as http:
+        first = http.post(URL, json=create("one"), headers=mine).json()
+        second = http.post(URL, json=create("two", previous_response_id=first["id"]), headers=mine).json()
+        gone = http.post(URL, json=create("three"), headers=mine).json()
+        unstored = http.post(URL, json=create("four", store=False), headers=mine).json()
+        assert http.get(f"{URL}/{first['id']}", headers=mine).json() == first  # from the disk: there is room for one
+        assert http.delete(f"{URL}/{gone['id']}", headers=mine).json()["deleted"]
+    with client(house(path=path)) as http:
+        assert http.get(f"{URL}/{second['id']}", headers=mine).json() == second
+        for id, headers in ((gone["id"], mine), (unstored["id"], mine), (second["id"], {})):
+            assert error_of(http.get(f"{URL}/{id}", headers=headers)) == (404, "response_not_found", "id")
+        assert error_of(http.get(f"{URL}/{second['id']}?stream=true", headers=mine)) == (410, "events_gone", "stream")
+        assert http.post(f"{URL}/{second['id']}/cancel", headers=mine).json() == second
+        third = http.post(URL, json=create("five", previous_response_id=second["id"]), headers=mine).json()
+        items = http.get(f"{URL}/{third['id']}/input_items?order=asc", headers=mine).json()["data"]
+        assert [each["content"][0]["text"] for each in items] == ["one", "one", "two", "two", "five"]
+        assert http.delete(f"{URL}/{first['id']}", headers=mine).json()["deleted"]
+        refused = http.post(URL, json=create("six", previous_response_id=third["id"]), headers=mine)
+        assert error_of(refused) == (400, "previous_response_not_found", "previous_response_id")
 
 
-def events_of(call: Call) -> list[Any]:
-    return framed(call.text[: call.text.rfind("\n\n") + 2])
-
-
-async def cut(app: Any, call: Call, least: int) -> None:
-    """Leave once so many events came."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(call.run, app)
-        with anyio.fail_after(PATIENCE_S):
-            while len(events_of(call)) < least:
-                await anyio.sleep(0.001)
-        call.left.set()
-
-
-def get(id: str, after: int, headers: dict[str, str] | None = None) -> Call:
-    query = f"stream=true&starting_after={after}"
-    return Call(f"{URL}/{id}", {}, method="GET", query=query, headers=headers or {})
-
-
-def test_a_background_response_needs_no_connection() -> None:
-    service = house(step_us=1000, lengths={1: 40, 2: 4000})
-
-    async def test(app: Any) -> None:
-        started = Call(URL, create("ab", background=True, stream=True))
-        await cut(app, started, 6)
-        seen = events_of(started)
-        id = seen[0]["response"]["id"]
-        resumed = get(id, seen[-1]["sequence_number"])
-        await resumed.run(app)
-        events = seen + events_of(resumed)
-        assert [each["sequence_number"] for each in events] == list(range(len(events)))
-        assert said(events) == "ab" * 20
-        polled = Call(URL, create("cd", background=True))
-        await polled.run(app)
-        told = json.loads(polled.text)
+def test_a_background_response_that_a_crash_cut_is_found_failed(tmp_path: Path) -> None:
+    """The store as it is at that moment is what another process finds."""
+    path, copy = tmp_path / "store.db", tmp_path / "copy.db"
+    with client(house(step_us=2000, lengths={1: 2000}, path=path)) as http:
+        told = http.post(URL, json=create("ab", background=True)).json()
         assert told["status"] in ("queued", "in_progress")
-        ended = Call(f"{URL}/{told['id']}/cancel", {})
-        await ended.run(app)
-        told = json.loads(ended.text)
-        assert told["status"] == "cancelled"
-        assert told["usage"]["output_tokens"] < 4000
-        assert service.metrics.ends["abort"] == 1
-
-    visit(service, test)
-
-
-@pytest.mark.parametrize(
-    ("fields", "goes_on"), [({"store": True}, True), ({"store": False}, False), ({}, False)], ids=str
-)
-def test_ws_1_who_drops_a_stream_may_come_back_if_he_said_store(fields: dict[str, Any], goes_on: bool) -> None:
-    """Otherwise it is cancelled within a step, as closing the connection is how one cancels."""
-    service = house(step_us=1000, lengths={1: 200})
-
-    async def test(app: Any) -> None:
-        call = Call(URL, create("ab", stream=True, **fields))
-        await cut(app, call, 8)
-        if not goes_on:
-            await until(lambda: idle(service))
-            assert service.metrics.ends["abort"] == 1
-            return
-        seen = events_of(call)
-        resumed = get(seen[0]["response"]["id"], seen[-1]["sequence_number"])
-        await resumed.run(app)
-        events = seen + events_of(resumed)
-        assert said(events) == "ab" * 100
-        assert events[-1]["type"] == "response.completed"
-
-    visit(service, test)
+        with sqlite3.connect(path) as here, sqlite3.connect(copy) as there:
+            here.backup(there)
+        here.close()
+        there.close()
+        http.delete(f"{URL}/{told['id']}")
+    with client(house(path=copy)) as http:
+        cut = http.get(f"{URL}/{told['id']}").json()
+        assert (cut["status"], cut["error"]["code"]) == ("failed", "server_error")
+        assert "ended before" in cut["error"]["message"]
+    with client(house(path=path)) as http:
+        assert http.get(f"{URL}/{told['id']}").status_code == 404
 
 
-def test_who_never_comes_back_is_not_waited_for_any_longer() -> None:
-    service = house(step_us=1000, lengths={1: 100_000}, hold_s=0.1)
-
-    async def test(app: Any) -> None:
-        call = Call(URL, create("ab", stream=True, store=True))
-        await cut(app, call, 8)
-        await until(lambda: idle(service))
-        id = events_of(call)[0]["response"]["id"]
-        told = Call(f"{URL}/{id}", {}, method="GET")
-        await told.run(app)
-        assert json.loads(told.text)["status"] == "cancelled"
-
-    visit(service, test)
-
-
-def test_a_gap_is_told() -> None:
-    service = house(lengths={1: 3000}, events_kib=2)
-
-    async def test(app: Any) -> None:
-        live = await begun(app, service, create("abc", background=True))
-        reader = live.read()
-        while not live.over:
-            list(reader.events())
-            await reader.news()
-        reader.leave()
-        refused = get(live.id, 0)
-        await refused.run(app)
-        assert refused.status == 410
-        error = json.loads(refused.text)["error"]
-        assert (error["code"], error["param"]) == ("events_gone", "starting_after")
-        last = live.answer.log.end - 1
-        resumed = get(live.id, last - 1)
-        await resumed.run(app)
-        assert events_of(resumed)[0]["response"]["usage"]["output_tokens"] == 3000
-
-    visit(service, test)
-
-
-async def begun(app: Any, service: Service, body: dict[str, Any]) -> Any:
-    """A response without a connection."""
-    from stepwell.transports.responses.create import CREATE, order_of  # lazy: by hand, without HTTP
-
-    live = app.state.responses.live(order_of(CREATE.decode(json.dumps(body)), service, {}))
-    await live.begin()
-    return live
+def test_a_stop_is_told_to_who_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with client(house(step_us=2000, lengths={1: 2000}, path=path)) as http:
+        id = http.post(URL, json=create("ab", background=True)).json()["id"]
+    with client(house(path=path)) as http:
+        told = http.get(f"{URL}/{id}").json()
+        assert (told["status"], told["error"]["code"]) == ("failed", "shutting_down")

@@ -26,8 +26,9 @@ from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.files import FILES
 from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
-from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.http.sse import ClientGone
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -66,6 +67,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         Route("/metrics", metrics, methods=["GET"]),
+        *OPENAPI,
         *ADMIN,
         *FILES,
         *BATCHES,
@@ -83,7 +85,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     gate = Middleware(Gate, gateway=service.gateway, guards=guards)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(DirectSend), *([cors] if origins else []), gate],
+        middleware=[*([cors] if origins else []), gate],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from starlette.testclient import TestClient
 
+from stepwell.core.events import Event, Submitted
+from stepwell.core.instructions import Instruction
 from stepwell.tests.transports.house import PATIENCE_S, make_service
 from stepwell.transports.service import Service
 
@@ -22,7 +24,7 @@ def storing(folder: Path, store: Mapping[str, Any] | None = None, **more: Any) -
     return make_service(store={"path": str(folder / "store.sqlite"), **(store or {})}, **more)
 
 
-def asking(number: int, url: str = CHAT, **body: Any) -> dict[str, Any]:
+def asking(number: int, url: str = CHAT, /, **body: Any) -> dict[str, Any]:
     """A line that asks for the echo of its own number."""
     said = {"messages": [{"role": "user", "content": f"say {number}"}]} if url == CHAT else {"prompt": f"say {number}"}
     return {"custom_id": f"c{number}", "method": "POST", "url": url, "body": {**said, **body}}
@@ -32,7 +34,7 @@ def jsonl(lines: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 
 
-def upload(client: TestClient, content: bytes, headers: Mapping[str, str] | None = None, **fields: str) -> Any:
+def upload(client: TestClient, content: bytes, headers: Mapping[str, str] | None = None, /, **fields: str) -> Any:
     form = {"purpose": "batch", **fields}
     return client.post("/v1/files", files={"file": ("in.jsonl", content)}, data=form, headers=dict(headers or {}))
 
@@ -80,3 +82,21 @@ def text_of(row: Mapping[str, Any]) -> str:
     """What the first choice says."""
     choice = row["response"]["body"]["choices"][0]
     return str(choice["message"]["content"] if "message" in choice else choice["text"])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """It must come true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+class Seen:
+    """What the scheduler was handed."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Submitted] = []
+
+    def __call__(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
+        self.submitted += [each for each in events if isinstance(each, Submitted)]

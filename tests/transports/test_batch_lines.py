@@ -33,7 +33,7 @@ def test_lines_are_the_same_however_the_file_is_cut(lines: list[bytes], sizes: l
     """The naive reference looks at the whole file at once."""
     most = 8
     whole = b"\n".join(lines) + (b"\n" if last and lines else b"")
-    naive = []
+    naive: list[Line] = []
     for number, data in enumerate(whole.split(b"\n"), 1):
         short = len(data) <= most
         data = (data.removeprefix(b"\xef\xbb\xbf") if number == 1 else data).strip(b" \t\r")

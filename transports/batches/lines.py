@@ -131,7 +131,7 @@ class Checker:
         if asked.url != self._endpoint:
             message = f"must be {self._endpoint}, as the batch says, not {asked.url[:64]!r}"
             raise RequestError(message, field="url", code="mismatched_url")
-        if memoryview(asked.body)[:1] != b"{":
+        if bytes(memoryview(asked.body)[:1]) != b"{":
             raise RequestError("must be an object", field="body")
         digest = blake2b(asked.custom_id.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         if digest in self._seen:

@@ -37,7 +37,7 @@ class Expiry(msgspec.Struct):
     seconds: Annotated[int, msgspec.Meta(ge=LEAST_S, le=MOST_S)]
 
 
-class Create(msgspec.Struct):
+class CreateBatch(msgspec.Struct):
     """``POST /v1/batches``."""
 
     input_file_id: Label
@@ -47,7 +47,7 @@ class Create(msgspec.Struct):
     output_expires_after: Expiry | None = None
 
 
-_CREATE = msgspec.json.Decoder(Create)
+_CREATE = msgspec.json.Decoder(CreateBatch)
 
 
 def runner_of(app: Starlette, service: Service) -> Runner | None:

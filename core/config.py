@@ -84,7 +84,7 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ttft_ms: Amount = 0.0
     tpot_ms: Amount = 0.0
     queue_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    """Part of ``scheduler.max_waiting`` that this class may take."""
+    """Part of ``scheduler.max_waiting`` and ``scheduler.max_waiting_tokens`` that this class may take."""
     aging_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     """Its oldest request ranks with the best at this age, under policies that age; 0: at the age in their options."""
     budget_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0

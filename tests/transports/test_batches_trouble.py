@@ -180,7 +180,7 @@ def test_a_full_store_holds_a_batch_up_and_loses_no_line(tmp_path: Path, monkeyp
 
 def test_a_tenant_over_its_quota_gets_errors_that_say_so(tmp_path: Path) -> None:
     with client(storing(tmp_path, {"tenant_mib": 1})) as server:
-        upload(server, bytes(600_000))
+        upload(server, bytes(650_000))
         batch = ended(server, begin(server, [asking(number, padding="x" * 900) for number in range(300)])["id"])
         assert batch["status"] == "completed"
         good, bad = outcome(server, batch)

@@ -13,7 +13,8 @@ from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Generation
 from stepwell.transports.http.body import request_id
 from stepwell.transports.http.sse import Dialect, EventStream, unless_gone
-from stepwell.transports.service import Service, Wants
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 ENGINE_ID = "X-Stepwell-Request"
 """The header that says under which numbers the journal has it."""

@@ -114,7 +114,7 @@ class Asking:
             raise Over from error
         refusal = service.refusal(error)
         if isinstance(error, CapacityError) and refusal.status in (429, 503) and getattr(error, "retry", True):
-            raise Again(max(refusal.retry_s, 1) if refusal.code == "rate_limit_exceeded" else 0) from error
+            raise Again(max(refusal.retry_ms, 1000) / 1000 if refusal.code == "rate_limit_exceeded" else 0) from error
         if not isinstance(error, StepwellError):
             service.metrics.count("batch_line_failed")
         return refusal

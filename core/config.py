@@ -234,6 +234,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     body_mib: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 4.0
     """Size of one request or one WebSocket message, at most.  A prompt of 131,072 tokens is less than 1 MiB, as text or
     as ids; what is larger is looked at for a few ns a byte, on the event loop."""
+    bodies_mib: Annotated[float, msgspec.Meta(gt=0, le=1 << 20)] = 256.0
+    """Those of all requests over HTTP that are being read, or not in line yet, together; a single one always may."""
     body_timeout_s: Seconds = 60.0
     """Time to send the head of a request in, and then its body, at most."""
     send_timeout_s: Seconds = 60.0

@@ -106,6 +106,7 @@ class Service:
         self.admission = Admission(config, self.scheduler, self.metrics, self.clock.now_ns)
         self._open: dict[Generation, Ticket] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
+        self.bodies = Unstarted(self.limits.bodies_mib, what="bodies of requests that are not understood yet")
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
         self.policy_changed = anyio.Event()
@@ -169,6 +170,8 @@ class Service:
 
     def check_taking(self) -> None:
         """Raises ``CapacityError`` if nothing new is taken."""
+        if self.engine.failed:
+            raise CapacityError("the engine stopped", code="not_ready")
         if self.draining:
             raise CapacityError("the server is draining", code="draining")
         if self._stalled:

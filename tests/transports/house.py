@@ -110,6 +110,7 @@ def idle(service: Service) -> bool:
         and not service._open
         and not service._watched
         and not service.unstarted.size
+        and not service.admission.limits.open
     )
 
 

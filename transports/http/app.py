@@ -24,7 +24,7 @@ from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.batches import BATCHES, runner_of
-from stepwell.transports.http.body import request_id, service_of
+from stepwell.transports.http.body import BodyRoom, request_id, service_of
 from stepwell.transports.http.files import FILES
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
@@ -91,7 +91,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
-        middleware=[*([cors] if origins else []), gate],
+        middleware=[*([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies)],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

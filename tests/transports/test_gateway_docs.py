@@ -26,7 +26,7 @@ GATEWAY = (ROOT / "docs" / "gateway.md").read_text()
 SECURITY = (ROOT / "docs" / "security.md").read_text()
 HERE = ("127.0.0.1", 50_000)
 KEY, SCRAPER, TOKEN = "sw-key", "sw-scraper", "sw-token"
-KEYS = [
+KEYS: list[dict[str, object]] = [
     {"name": "web", "digest": digest_of(KEY.encode())},
     {"name": "scraper", "digest": digest_of(SCRAPER.encode()), "metrics": True},
 ]

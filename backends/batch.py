@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepwell.backends.masks import Bools, Constraint
+from stepwell.backends.constraint import Bools, Constraint
 from stepwell.core.sampling import SamplingParams
 from stepwell.core.types import Page, RequestId
 

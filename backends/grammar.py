@@ -1,4 +1,4 @@
-"""Grammars made ready for one vocabulary, through the library ``llguidance``: compiled once, kept, and copied per request.
+"""Grammars made ready for one vocabulary by the library ``llguidance``: compiled once, kept, and copied per request.
 
 What is compiled depends on the grammar and the vocabulary alone, and what a copy allows next on the tokens that it was
 told: so after a preemption, a restart or in another process it is made again from the answer so far.
@@ -7,6 +7,7 @@ told: so after a preemption, a restart or in another process it is made again fr
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -17,14 +18,12 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper,
 from llguidance.numpy import fill_next_token_bitmask
 
 from stepwell.core.errors import UserError
-from stepwell.core.grammar import Grammar
+from stepwell.core.grammar import JSON_STYLE, Grammar
 
 FIELD = "structured_outputs"
 """What errors name if nobody knows better."""
 KEPT = 64
 """Compiled grammars that stay when no request has them, the latest used."""
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,32}"
-"""Between the parts of JSON, at most: a model that only indents would never end."""
 MOST_TOLD = 300
 """Letters of llguidance's complaint that a client is told."""
 
@@ -38,7 +37,7 @@ LIMITS = LLParserLimits(
     verbose_errors=False,  # what a grammar says is no business of logs
 )
 
-_FREELY = '%llguidance {"no_forcing": true}\n'
+_FREELY = '\n%llguidance {"no_forcing": true}'
 """Text that can only go on in one way may be spelled by any tokens: the model knows best by which."""
 
 
@@ -98,13 +97,13 @@ class Grammars:
         return made
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
-        text = LLMatcher.grammar_from_lark(_FREELY + written(grammar))
+        text = LLMatcher.grammar_from_lark(written(grammar) + _FREELY)
         made = LLMatcher(self._tree(), text, log_level=0, limits=LIMITS)
         if not made.is_error():
             # The first mask builds most of the lexer; copies begin with that.
             fill_next_token_bitmask(made, np.zeros((1, self.words), np.int32))
         if made.is_error():
-            raise UserError(_told(made.get_error()), field=FIELD)
+            raise UserError(_told(made.get_error(), grammar.kind == "lark"), field=FIELD)
         return made
 
     def _tree(self) -> LLTokenizer:
@@ -133,10 +132,16 @@ def written(grammar: Grammar) -> str:
     if not isinstance(value, dict):
         raise UserError("a schema must be an object", field=FIELD)
     asked = value.get("x-guidance")
-    style = {"whitespace_flexible": True, "whitespace_pattern": WHITESPACE}
-    return "start: %json " + json.dumps({**value, "x-guidance": {**(asked if isinstance(asked, dict) else {}), **style}})
+    style = {**(asked if isinstance(asked, dict) else {}), **JSON_STYLE}
+    return "start: %json " + json.dumps({**value, "x-guidance": style})
 
 
-def _told(message: str) -> str:
-    """A complaint in one line."""
-    return " ".join(message.partition("<non-verbose/>")[0].split())[:MOST_TOLD] or "cannot be understood"
+_SHOWN = re.compile(r"\n+\s*\d+ \| .*", re.DOTALL)
+_PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
+
+
+def _told(message: str, with_place: bool) -> str:
+    """A complaint in one line, without the grammar; its places mean something to those only who wrote Lark."""
+    first = _SHOWN.sub("", message.partition("<non-verbose/>")[0])
+    first = first if with_place else _PLACE.sub("", first)
+    return " ".join(first.split())[:MOST_TOLD] or "cannot be understood"

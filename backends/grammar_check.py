@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import msgspec
 from llguidance.gbnf_to_lark import any_to_lark
 
 from stepwell.backends.grammar import FIELD, Grammars, Vocabulary
@@ -19,8 +20,12 @@ STACK_BYTES = 1 << 20
 """Threads that follow grammars have eight times that, on a common system."""
 
 
-def checker(vocabulary: Vocabulary) -> Callable[[Grammar], Grammar]:
-    """Compiles a grammar and says how it is to be written; raises ``UserError`` for what is none."""
+def checker(about: object) -> Callable[[Grammar], Grammar]:
+    """Compiles a grammar of the ``Vocabulary`` that it is told of, and says how it is to be written.
+
+    Raises ``UserError`` for what is none.
+    """
+    vocabulary = msgspec.convert(about, Vocabulary)
     grammars = Grammars(lambda: vocabulary, kept=1)
     threading.stack_size(STACK_BYTES)
 

@@ -1,4 +1,4 @@
-"""Which tokens may come next: by grammar, by a list of allowed ones, by bad words.  No row can feel another.
+"""Which tokens may come next, for all rows of a step.  No row can feel another.
 
 What a grammar allows needs nothing of the model's scores, so it is found out beside the forward pass.
 """
@@ -7,54 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-from llguidance import LLMatcher
-from llguidance.numpy import fill_next_token_bitmask
 
+from stepwell.backends.batch import Row
+from stepwell.backends.constraint import Bits, Bools, Constraint
 from stepwell.backends.grammar import Grammars
 from stepwell.core.errors import UserError
 from stepwell.core.sampling import SamplingParams
 from stepwell.core.types import RequestId
-
-if TYPE_CHECKING:
-    from stepwell.backends.batch import Row
-
-Bools = np.ndarray[tuple[int], np.dtype[np.bool_]]
-Bits = np.ndarray[tuple[int, int], np.dtype[np.int32]]
-
-
-class Constraint:
-    """Where one answer is in its grammar.  A function of the answer's tokens: it is told those that it has not seen."""
-
-    def __init__(self, compiled: LLMatcher | None, ends: Sequence[int], wrong: str = "") -> None:
-        """``ends`` are tokens that may come where the answer is whole; ``wrong`` says why nothing is compiled."""
-        self.ends = ends
-        self._compiled = compiled
-        self._matcher: LLMatcher | None = None
-        self._seen = 0
-        self._over = False
-        self._wrong = wrong
-
-    def fill(self, row: Row, into: Bits, place: int) -> str:
-        """Put a bit for each token that may follow into a line of ``into``; returns what went wrong, if anything."""
-        if self._wrong or self._compiled is None:
-            return self._wrong
-        if self._matcher is None:
-            self._matcher = self._compiled.deep_copy()
-        for token in row.tokens[row.prompt_tokens + self._seen :]:
-            self._over = self._over or token in row.ends
-            if not self._over:
-                self._matcher.consume_token(token)
-        self._seen = row.generated
-        if self._over:  # a step that was launched before it ended; nobody hears of what it says
-            return ""
-        fill_next_token_bitmask(self._matcher, into, place)
-        if self._matcher.is_error():
-            self._wrong = self._matcher.get_error() or "llguidance gave up"
-        return self._wrong
 
 
 class Allowed(msgspec.Struct):
@@ -94,7 +56,7 @@ class Masks:
         for place, row in enumerate(rows):
             assert row.constraint is not None
             made.places[row.id] = place
-            wrong = row.constraint.fill(row, made.bits, place)
+            wrong = row.constraint.fill(row.tokens, row.prompt_tokens, row.ends, made.bits, place)
             if wrong:
                 made.bits[place] = 0
                 made.wrong[row.id] = wrong
@@ -111,22 +73,3 @@ def may_follow(row: Row, size: int, allowed: Allowed | None) -> Bools | None:
     mask[ends] = mask[ends[:1]].any() or not mask.any()
     both = mask if row.listed is None else mask & row.listed
     return both if both.any() else mask
-
-
-def listed(sampling: SamplingParams, size: int) -> Bools | None:
-    """The tokens of ``allowed_token_ids``; None if all are."""
-    if not sampling.allowed_token_ids:
-        return None
-    allowed = np.zeros(size, np.bool_)
-    allowed[[id for id in sampling.allowed_token_ids if id < size]] = True
-    return allowed
-
-
-def barred_by_words(bad_words: Sequence[Sequence[int]], answer: Sequence[int]) -> list[int]:
-    """The last token of each bad word whose other tokens the answer ends with."""
-    found = []
-    for word in bad_words:
-        before = len(word) - 1
-        if before <= len(answer) and list(word[:before]) == list(answer[len(answer) - before :]):
-            found.append(word[-1])
-    return found

@@ -6,15 +6,15 @@ Random draws are a function of (request seed, token position) and of nothing els
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from stepwell.backends.masks import Bools, barred_by_words
+from stepwell.backends.constraint import Bools, barred_by_words
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams, TokenLogprob
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
-Scores = TypeVar("Scores", bound=np.ndarray[tuple[int], np.dtype[np.floating[Any]]])
+Scores = np.ndarray[tuple[int], np.dtype[Any]]
 
 _FEW = 1024
 """So many of the best are sorted first; all of them only if these do not suffice."""
@@ -58,8 +58,8 @@ def choose(
 ) -> int:
     """The token after ``tokens``, of which the first ``prompt_tokens`` are the prompt.
 
-    ``barred`` tokens are not chosen before ``min_tokens`` others, as long as there is another; and never one that is not
-    ``allowed`` (None: all are).
+    ``barred`` tokens are not chosen before ``min_tokens`` others, as long as there is another; and never one that is
+    not ``allowed`` (None: all are).
 
     In this order: penalties, bias, masks, temperature, top-k, top-p, min-p, draw.
     """
@@ -110,7 +110,7 @@ def _barred(
 
 
 def masked(scores: Scores, allowed: Bools | None, barred: Sequence[Sequence[int]] = ()) -> Scores:
-    """Minus infinity for all that is not ``allowed``, and for the ``barred``: list after list, as long as any is left."""
+    """Minus infinity for what is not ``allowed``, and for what is ``barred``: list after list, while any is left."""
     if allowed is None and not barred:
         return scores
     kept = np.ones(len(scores), np.bool_) if allowed is None else allowed

@@ -18,10 +18,11 @@ import torch
 
 from stepwell.backends.batch import DecodeGroup, Row
 from stepwell.backends.budget import available_bytes, mib, peak_bytes
+from stepwell.backends.constraint import listed
 from stepwell.backends.cores import spare_cores
 from stepwell.backends.grammar import Grammars
 from stepwell.backends.kv_cache import KVCache, page_bytes
-from stepwell.backends.masks import Allowed, Masks, listed, may_follow
+from stepwell.backends.masks import Allowed, Masks, may_follow
 from stepwell.backends.models.llama import Llama
 from stepwell.backends.models.matrix import has_bfloat16
 from stepwell.backends.runner import TILE, FastRunner, Runner, SliceWork, StepWork, TiledRunner, Told
@@ -249,7 +250,7 @@ class TorchBackend:
     def _sample(
         self, logits: torch.Tensor, rows: list[Row], result: StepResult, allowed: Allowed | None = None
     ) -> list[int]:
-        """The next token of each row; log-probabilities and what a grammar cannot go on with are put into ``result``."""
+        """The next token of each row; log-probabilities and grammars that cannot go on are put into ``result``."""
         if not rows:
             return []
         tokens, finite = _highest(logits)

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
+from stepwell.core.config_grammar import GrammarConfig
 from stepwell.core.config_types import Amount, Count, Header, Name, Options, Positive, Seconds, Word
 from stepwell.core.errors import UserError
 from stepwell.core.schema import SourceOf, convert, unknown
@@ -277,6 +278,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
     wire: WireConfig = WireConfig()
+    grammar: GrammarConfig = GrammarConfig()
     gateway: GatewayConfig = GatewayConfig()
     keys: tuple[KeyConfig, ...] = ()
 

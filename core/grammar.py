@@ -1,4 +1,4 @@
-"""What an answer has to look like, as data: a grammar's source, within bounds.  Who holds answers to it is the backend."""
+"""What an answer has to look like, as data: a grammar's source, within bounds.  A backend holds answers to it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ MAX_DEPTH = 64
 """Brackets within brackets: of a schema, a regular expression or a grammar."""
 MAX_CHOICES = 1024
 """Of a ``choice``."""
+
+JSON_STYLE = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,32}"}
+"""What stands between the parts of JSON, in llguidance's words: a model that only indents would never end."""
 
 _TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ESCAPED = re.compile(r"\\.", re.DOTALL)

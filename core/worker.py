@@ -1,9 +1,9 @@
 """The worker process: a backend behind a socket, so that its faults and its hold on the interpreter are its own.
 
 It is started by ``core.placement_process`` and speaks in frames: four bytes of length, then msgpack.  First comes the
-order (which backend), and an ``Opened`` or ``Refused`` goes back; then for every ``StepBatch`` a ``Done``, or a ``Broken``,
-and for every ``Preparation`` a ``Prepared``, whenever that is done: steps go on beside it.  When the socket ends, so does
-the process.
+order (which backend), and an ``Opened`` or ``Refused`` goes back; then for every ``StepBatch`` a ``Done``, or a
+``Broken``, and for every ``Preparation`` a ``Prepared``, whenever that is done: steps go on beside it.  When the socket
+ends, so does the process.
 """
 
 from __future__ import annotations

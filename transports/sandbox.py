@@ -1,7 +1,7 @@
 """A child process that does what a stranger may have written, within limits that the kernel keeps.
 
-It reads frames (four bytes of length, then msgpack) and answers each with one.  It may die of any of them: whoever asked
-is told why, and starts another.  ``confined`` has the child's own side.
+It reads frames (four bytes of length, then msgpack) and answers each with one.  It may die of any of them: whoever
+asked is told why, and starts another.  ``confined`` has the child's own side.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.structured import ReadGrammar, Structured
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 from stepwell.transports.wire import Standing, Wire
@@ -68,6 +69,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
     logprobs: bool = False
     """Whether the backend gives log-probabilities."""
+    read_grammar: ReadGrammar | None = None
+    """Reads what a stranger wrote, so that the backend can be told of it; None: its answers keep to no grammar."""
     sampling: Mapping[str, Any] = {}
     """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
     precision: str = ""
@@ -85,6 +88,8 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     opening: Opening = "answer"
     sampling: SamplingParams = GREEDY
+    grammar_field: str = ""
+    """Where the grammar in ``sampling`` was, if there is one."""
     standing: Standing = Standing(klass="chat")
 
 
@@ -140,6 +145,7 @@ class Service:
         """How late the event loop is: the worst of late, fading."""
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
+        self.structured = Structured(self.engine.place, model.read_grammar, config.grammar)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
         self._watches: dict[Watch, None] = {}
         self.gateway = Gateway(config, self.metrics.count)
@@ -169,6 +175,7 @@ class Service:
                 self._tasks = tasks
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self._look_around)
+                    beside.start_soon(self.structured.warm)
                     beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True
@@ -185,6 +192,7 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        self.structured.close()
         try:
             if not self._ran:  # otherwise the engine closes it
                 self.model.backend.close()

@@ -63,9 +63,7 @@ class TemplatePool:
         limits = self._limits
         order = {"template": self._template, "seconds": limits.seconds, "memory_mib": limits.memory_mib}
         order["most_letters"] = limits.most_letters
-        return Sandbox(
-            "stepwell.transports.template_worker", order, seconds=limits.seconds, wait_s=limits.wait_s
-        )
+        return Sandbox("stepwell.transports.template_worker", order, seconds=limits.seconds, wait_s=limits.wait_s)
 
     def _start(self) -> Sandbox:
         try:

@@ -245,7 +245,9 @@ class _Socket:
         with service.stopping.given_up():
             prompt = await service.prompts.chat(running.messages, running.arguments, "input")
             keys = await service.keys([prompt], running.wants.standing.tenant)
-        generation = running.generation = service.start([prompt], running.wants, keys)
+            sampling = await service.structured.ready(running.wants.sampling, running.wants.grammar_field)
+        wants = msgspec.structs.replace(running.wants, sampling=sampling)
+        generation = running.generation = service.start([prompt], wants, keys)
         self._begun(running)
         generation.most_untaken, generation.overflow = service.limits.buffer_kib << 10, self._drop
         if events.cancelled:

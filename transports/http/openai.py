@@ -16,6 +16,7 @@ from stepwell.transports.http.body import read_body, service_of
 from stepwell.transports.http.chat_shape import ChatShape
 from stepwell.transports.http.completion_shape import CompletionShape
 from stepwell.transports.http.decoding import decode_body
+from stepwell.transports.http.formats import form_of
 from stepwell.transports.http.messages import chat_messages, messages_of
 from stepwell.transports.http.prompt_ids import prompts_of
 from stepwell.transports.http.wanting import check_promises, wants_of
@@ -37,7 +38,8 @@ async def chat(request: Request) -> Response:
     if asked.top_logprobs and not asked.logprobs:
         raise UserError("needs logprobs to be true", field="top_logprobs")
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else -1
-    wants = wants_of(asked, service, request.headers, logprobs=logprobs, limit=limit)
+    form = form_of(asked.response_format, asked.structured_outputs)
+    wants = wants_of(asked, service, request.headers, logprobs=logprobs, limit=limit, form=form)
     messages = messages_of(chat_messages(asked.messages))
 
     async def begin() -> tuple[Generation, Shape]:
@@ -57,7 +59,9 @@ async def completions(request: Request) -> Response:
     logprobs = -1 if asked.logprobs is None or asked.logprobs is False else int(asked.logprobs)
     if asked.echo and logprobs > ECHO_LOGPROBS:
         raise UserError(f"with echo at most {ECHO_LOGPROBS}, got {logprobs}", field="logprobs")
-    wants = wants_of(asked, service, request.headers, logprobs=logprobs, least=0 if asked.echo else 1)
+    form = form_of(asked.response_format, asked.structured_outputs)
+    least = 0 if asked.echo else 1
+    wants = wants_of(asked, service, request.headers, logprobs=logprobs, least=least, form=form)
     replace = msgspec.structs.replace
     if asked.echo:
         answer = logprobs if wants.max_tokens != 0 else -1

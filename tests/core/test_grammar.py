@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.core.errors import UserError
@@ -24,6 +24,7 @@ def depth(value: object) -> int:
     return 1 + max(map(depth, inner), default=0) if isinstance(value, dict | list) else 0
 
 
+@settings(max_examples=50, deadline=None)
 @given(JSON)
 def test_the_depth_of_a_schema_is_counted_without_making_it(value: object) -> None:
     assert Grammar("json", msgspec.json.encode(value).decode()).depth == depth(value)

@@ -16,6 +16,8 @@ import msgspec
 
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
 from stepwell.core.config_grammar import GrammarConfig
+from stepwell.core.config_responses import ResponsesConfig
+from stepwell.core.config_store import StoreConfig
 from stepwell.core.config_types import Amount, Count, Header, Name, Options, Positive, Seconds, Word
 from stepwell.core.errors import UserError
 from stepwell.core.schema import SourceOf, convert, unknown
@@ -279,8 +281,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     server: ServerConfig = ServerConfig()
     wire: WireConfig = WireConfig()
     grammar: GrammarConfig = GrammarConfig()
+    responses: ResponsesConfig = ResponsesConfig()
     gateway: GatewayConfig = GatewayConfig()
     keys: tuple[KeyConfig, ...] = ()
+    store: StoreConfig = StoreConfig()
 
     def klass(self, name: str) -> ClassConfig | None:
         """The class of that name."""
@@ -344,7 +348,8 @@ def class_of(config: Config, name: str) -> str:
 def check_wire(config: Config, source_of: SourceOf) -> None:
     """Every class that ``[wire]`` names must be there, its ranges in order, and no header said to mean two things."""
     wire, known = config.wire, {FIRST, LAST, *(each.name for each in config.classes)}
-    named = {"wire.default": wire.default, **{f"wire.tiers.{tier}": klass for tier, klass in wire.tiers.items()}}
+    named = {"store.batch_class": config.store.batch_class, "wire.default": wire.default}
+    named |= {f"wire.tiers.{tier}": klass for tier, klass in wire.tiers.items()}
     named |= {f"wire.priorities[{index}].class": each.klass for index, each in enumerate(wire.priorities)}
     for field, klass in named.items():
         if klass not in known:

@@ -156,6 +156,9 @@ class Call:
     whole: bool = False
     deaf: bool = False
     """Takes the head and then nothing more."""
+    method: str = "POST"
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = anyio.Event()
@@ -186,11 +189,11 @@ class Call:
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": self.method,
             "path": self.path,
             "raw_path": self.path.encode(),
-            "query_string": b"",
-            "headers": [],
+            "query_string": self.query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in self.headers.items()],
             "server": ("test", 80),
             "client": ("test", 1),
             "scheme": "http",

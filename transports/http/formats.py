@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Raw
@@ -67,15 +67,21 @@ def form_of(response_format: ResponseFormat | None, structured_outputs: Structur
     return first or second
 
 
-def form_of_text(format: TextFormat | None) -> Form | None:
+def form_of_text(format: TextFormat | None, structured_outputs: StructuredOutputs | None) -> Form | None:
     """What a response is held to."""
-    if format is None or format.type == "text":
-        return None
-    if format.type == "json_object":
-        return Form(ANY_OBJECT, "text.format")
-    if format.type != "json_schema":
-        raise UserError(f"must be text, json_object or json_schema, not {format.type[:40]!r}", field="text.format.type")
-    return Form(_schema(format.schema, "text.format.schema"), "text.format.schema")
+    first = _of_text(format)
+    second = None if structured_outputs is None else _of_structured(structured_outputs)
+    if first is not None and second is not None:
+        raise UserError("says it a second time, beside text.format", field="structured_outputs")
+    return first or second
+
+
+def format_told(format: TextFormat | None) -> dict[str, Any]:
+    """A response's format as it is told back."""
+    if format is None or format.type != "json_schema":
+        return {"type": "text" if format is None else format.type}
+    schema = msgspec.json.decode(format.schema)
+    return {"type": "json_schema", "name": format.name or "", "schema": schema, "strict": format.strict}
 
 
 def with_form(sampling: SamplingParams, form: Form | None) -> SamplingParams:
@@ -100,6 +106,17 @@ def _of_format(asked: ResponseFormat | None) -> Form | None:
         raise UserError("is required for this type", field=f"{field}.json_schema")
     where = f"{field}.json_schema.schema"
     return Form(_schema(asked.json_schema.schema, where), where)
+
+
+def _of_text(asked: TextFormat | None) -> Form | None:
+    field = "text.format"
+    if asked is None or asked.type == "text":
+        return None
+    if asked.type == "json_object":
+        return Form(ANY_OBJECT, field)
+    if asked.type != "json_schema":
+        raise UserError(f"must be text, json_object or json_schema, not {asked.type[:40]!r}", field=f"{field}.type")
+    return Form(_schema(asked.schema, f"{field}.schema"), f"{field}.schema")
 
 
 def _of_structured(asked: StructuredOutputs) -> Form | None:

@@ -46,6 +46,8 @@ class GrammarProcess:
         return Grammar(grammar.kind, told["source"])
 
     def _process(self) -> Sandbox:
+        if self._running and not self._running[0].alive:
+            self.close()
         if not self._running:
             module = "stepwell.transports.grammar_worker"
             self._running.append(Sandbox(module, self._order, seconds=self._seconds, wait_s=WAIT_S))

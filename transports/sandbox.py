@@ -51,6 +51,11 @@ class Sandbox:
         os.set_blocking(self._out, False)
         self.begun: dict[str, str] = self.ask(order)
 
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended while nobody asked it anything."""
+        return self._child.poll() is None
+
     def ask(self, value: Mapping[str, Any]) -> dict[str, str]:
         """Send a frame and wait for the one that answers it."""
         until = time.monotonic() + self._wait_s

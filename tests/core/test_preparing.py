@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from stepwell.core.config import Config, ModelConfig, validate
 from stepwell.core.errors import CapacityError, UserError
-from stepwell.core.execution import BackendInfo
+from stepwell.core.execution import BackendInfo, StepResult
 from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
 from stepwell.core.placement import Inline, Place, Preparation, Threaded
@@ -84,7 +85,7 @@ class Scripted:
 
     def __init__(self, config: Config) -> None:
         self.told: list[Any] = []
-        self.say, self._answers = anyio.create_memory_object_stream[Any](9)
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
 
     def opened(self) -> BackendInfo:
         return BackendInfo(model="echo", grammars=True)
@@ -96,13 +97,16 @@ class Scripted:
         self.told.append(value)
 
     async def answer(self) -> Any:
-        said = await self._answers.receive()
+        said = await self._answers.get()
         if isinstance(said, Exception):
             raise said
         return said
 
+    def say(self, said: Any) -> None:
+        self._answers.put_nowait(said)
+
     def end(self) -> None:
-        self.say.close()
+        """Nothing to end."""
 
 
 def by_hand(visit: Callable[[Process, list[Scripted]], Awaitable[None]]) -> None:
@@ -153,10 +157,8 @@ def test_answers_come_in_any_order_and_between_steps() -> None:
             await until(lambda: len(worker.told) == 3)
             assert worker.told[0] == Preparation(1, GOOD)
             assert worker.told[2] == Preparation(2, BAD)
-            from stepwell.core.execution import StepResult
-
             for said in (Prepared(2, "is bad"), Done(StepResult(7)), Prepared(1), Prepared(99)):
-                await worker.say.send(said)
+                worker.say(said)
         assert not place._preparing
 
     by_hand(visit)
@@ -176,7 +178,7 @@ def test_whoever_waits_is_told_when_the_process_ends_and_nobody_is_told_to_wait_
 
             tasks.start_soon(prepare)
             await until(lambda: bool(workers[0].told))
-            await workers[0].say.send(WorkerDied("was killed"))
+            workers[0].say(WorkerDied("was killed"))
         await until(lambda: not place.trouble)
         assert len(workers) == 2
 
@@ -188,10 +190,10 @@ def test_who_leaves_meanwhile_leaves_nothing_behind() -> None:
         with anyio.move_on_after(0.01):
             await place.prepare(GOOD)
         assert not place._preparing
-        await workers[0].say.send(Prepared(1))
+        workers[0].say(Prepared(1))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(place.prepare, GOOD)
             await until(lambda: len(workers[0].told) == 2)
-            await workers[0].say.send(Prepared(2))
+            workers[0].say(Prepared(2))
 
     by_hand(visit)

@@ -14,7 +14,8 @@ from stepwell.transports.http.formats import TextFormat, form_of_text, format_to
 from stepwell.transports.http.requests import NOTHING, Label, Sampled, StreamOptions, Whole
 from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses.items import InputItem, items_of_input
-from stepwell.transports.service import Service, Wants
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],

@@ -80,7 +80,7 @@ def _start(calls: str, shape: CallShape, literal: _Literals, required: bool, sev
 
 def _call(tool: Tool, shape: CallShape, literal: _Literals) -> str:
     if shape.middle is not None:
-        return f"{literal(tool.name)} {literal(shape.middle)} %json {_schema(tool.parameters)}"
+        return f"{json.dumps(tool.name)} {literal(shape.middle)} %json {_schema(tool.parameters)}"
     call = {
         "type": "object",
         "properties": {shape.name_key: {"const": tool.name}, shape.arguments_key: dict(tool.parameters)},

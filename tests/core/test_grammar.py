@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepwell.core.config_grammar import GrammarConfig
 from stepwell.core.errors import UserError
 from stepwell.core.grammar import MAX_CHOICES, MAX_DEPTH, Grammar, check_bounds, choice_of
 from stepwell.core.sampling import SamplingParams
+from stepwell.tests.architecture_rules import ROOT
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=8),
@@ -72,3 +77,11 @@ def test_it_travels_to_another_process(kind: str, source: str) -> None:
     except UnicodeEncodeError:
         return  # refused at the door
     assert msgspec.msgpack.decode(data, type=SamplingParams) == sampling
+
+
+def test_the_settings_in_the_docs_are_those_that_there_are() -> None:
+    page = (ROOT / "docs" / "structured_output.md").read_text()
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    told = tomllib.loads(settings)["grammar"]
+    assert list(told) == list(GrammarConfig.__struct_fields__)
+    assert msgspec.convert(told, GrammarConfig) == GrammarConfig()

@@ -2,8 +2,8 @@
 
     python -m stepwell.benchmarks.structured          64 requests on SmolLM2, half of them held to a JSON schema
 
-Prints a line of JSON a case.  Rounds take turns, so that a machine that changes its speed does so for all cases: 64 free
-requests, 32 free beside 32 that are held, and 64 free while grammars are compiled in another thread.
+Prints a line of JSON a case.  Rounds take turns, so that a machine that changes its speed does so for all: 64 free
+requests, 32 free beside 32 held, and 64 free while grammars are compiled in another thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stepwell.core.instructions import Launch
 from stepwell.core.sampling import SamplingParams
 from stepwell.sim.bench import Line, machine
 
-PAGE, PROMPT = 16, 8
+PAGE, PROMPT = 16, 2
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},

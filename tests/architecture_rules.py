@@ -53,7 +53,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     },
     "transports": {
         *("msgspec", "anyio", "structlog", "starlette", "uvicorn", "websockets", "jinja2"),
-        "opentelemetry",
+        *("python_multipart", "opentelemetry"),
     },
     "sim": {"msgspec", "numpy", "structlog"},
     "main": set(),

@@ -185,9 +185,11 @@ def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service
     from stepwell.cli.journal_live import open_live_journal  # lazy: start-up
     from stepwell.core.build_live import serving_scheduler  # lazy: start-up
     from stepwell.transports.service import Service, serving_config  # lazy: an extra
+    from stepwell.transports.store.store import open_store  # lazy: an extra
 
     config = serving_config(config, model)
     scheduler = serving_scheduler(config)
+    store = open_store(config.store)
     journal = open_live_journal(folder, config, scheduler) if folder is not None else None
     service = Service(
         config,
@@ -195,6 +197,7 @@ def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service
         scheduler=scheduler,
         observers=[journal.observe] if journal is not None else [],
         token_observer=journal.tokens if journal is not None else None,
+        store=store,
     )
     return service, journal
 

@@ -38,6 +38,10 @@ class Choice:
         self.cached = 0
         """Prompt tokens found in the KV cache."""
         self.preemptions = 0
+        self.paused = False
+        """Preempted, and not on the device again."""
+        self.paused_for = ""
+        """The policy's word for why it was preempted last."""
         self.untaken = 0
         """Letters that nobody took yet."""
         self._text: list[str] = []
@@ -143,13 +147,14 @@ class Generation:
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None
         self._bell = Bell()
+        self._ring = self._bell.ring
         self._end_bell = Bell()
         self._over = 0
         self._on_close: Callable[[Generation], None] | None = on_close
 
     def tell(self) -> None:
         """Something changed."""
-        self._bell.ring()
+        self._ring()
         if self.overflow is not None and self.untaken > self.most_untaken:
             overflow, self.overflow = self.overflow, None
             overflow()
@@ -159,6 +164,10 @@ class Generation:
         self._over += 1
         self._end_bell.ring()
         self.tell()
+
+    def rings(self, ring: Callable[[], None]) -> None:
+        """Call ``ring`` at each change from now on, in the place of waking who waits for ``news``."""
+        self._ring = ring
 
     async def news(self) -> None:
         """Wait until something changed since the last call (or has already)."""

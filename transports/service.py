@@ -21,7 +21,7 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event, Submitted, UsePolicy
-from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
+from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected, Resumed
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
@@ -34,10 +34,12 @@ from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
 from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.errors import Refusal, refusal_of
+from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.store.store import Store
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 from stepwell.transports.wire import Standing, Wire
@@ -112,7 +114,10 @@ class Service:
         observers: Sequence[Observer] = (),
         token_observer: TokenObserver | None = None,
         clock: Clock | None = None,
+        store: Store | None = None,
     ) -> None:
+        self.store = store
+        """What outlives the process; closed with the service."""
         self.config = config = serving_config(config, model)
         self.model = model
         self.limits = config.server
@@ -141,7 +146,8 @@ class Service:
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
         self._watches: dict[Watch, None] = {}
-        self.wire = Wire(config)
+        self.gateway = Gateway(config, self.metrics.count)
+        self.wire = Wire(config, self.gateway, model.name)
         self._open: dict[Generation, None] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
@@ -167,6 +173,7 @@ class Service:
                 self._tasks = tasks
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self._look_around)
+                    beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True
                     await self.engine.run()
@@ -188,6 +195,8 @@ class Service:
         finally:
             if self.model.close is not None:
                 self.model.close()
+            if self.store is not None:
+                self.store.close()
 
     @contextmanager
     def watching(self, watch: Watch) -> Iterator[Watch]:
@@ -368,10 +377,14 @@ class Service:
             if isinstance(each, Admitted) and each.request in watched:
                 choice, generation = watched[each.request]
                 choice.cached = choice.cached if choice.admitted else each.cached
-                choice.admitted = True
+                choice.admitted, choice.paused = True, False
                 generation.tell()
-            elif isinstance(each, Preempted) and each.request in watched:
-                watched[each.request][0].preemptions += 1
+            elif isinstance(each, Preempted | Resumed) and each.request in watched:
+                choice, generation = watched[each.request]
+                choice.paused = isinstance(each, Preempted)
+                if isinstance(each, Preempted):
+                    choice.preemptions, choice.paused_for = choice.preemptions + 1, each.reason
+                generation.tell()
 
 
 def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from stepwell.core.config import TenantName
+from stepwell.core.config_types import TenantName
 from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.instructions import PolicyFault
 from stepwell.core.introspect import promises_of

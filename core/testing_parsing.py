@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 from hypothesis import HealthCheck, Phase, given, settings
@@ -146,7 +145,7 @@ def _bare(text: str) -> str:
     return "".join(text.split())
 
 
-def _settings(examples: int) -> Any:
+def _settings(examples: int) -> settings:
     return settings(
         max_examples=examples,
         deadline=None,

@@ -26,23 +26,26 @@ from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
-from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import shadow_of
-from stepwell.core.text import Opening, StopStrings, TextPipeline
+from stepwell.core.text import StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
 from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
+from stepwell.transports.times import RequestTimes
 from stepwell.transports.unstarted import Unstarted
+from stepwell.transports.wants import Wants as Wants
+from stepwell.transports.wants import of_a_later_choice
 from stepwell.transports.watch import Watch
-from stepwell.transports.wire import Standing, Wire
+from stepwell.transports.wire import Wire
 
 log = structlog.get_logger("stepwell.service")
 
@@ -73,20 +76,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
     precision: str = ""
     """What the weights are computed in, in the backend's word for it."""
+    chat_template: str = ""
+    """The text of ``template``, off which the formats of tool calls and reasoning are read; empty: it has none."""
     warnings: tuple[str, ...] = ()
     """Where its files left room for doubt, and what was done about it; ``/v1/models`` shows them."""
-
-
-class Wants(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asked for, beside the prompt."""
-
-    n: int = 1
-    max_tokens: int | None = None
-    """None: the rest of the context; 0: nothing is said, and the prompt computed all the same."""
-    stop: tuple[str, ...] = ()
-    opening: Opening = "answer"
-    sampling: SamplingParams = GREEDY
-    standing: Standing = Standing(klass="chat")
 
 
 def serving_config(config: Config, model: Model) -> Config:
@@ -126,11 +119,12 @@ class Service:
         check_servable(self.scheduler.state.policy)
         self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
         self.metrics.shadow = shadow_of(self.scheduler)
+        self.times = RequestTimes()
         self.engine = Engine(
             self.scheduler,
             model.backend,
             self.clock,
-            observers=[*observers, self.metrics.observe, self._observe],
+            observers=[*observers, self.metrics.observe, self.times.observe, self._observe],
             token_observer=token_observer,
         )
         self.context = self.scheduler.max_tokens
@@ -145,6 +139,7 @@ class Service:
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
+        self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
         self._watches: dict[Watch, None] = {}
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
@@ -328,7 +323,7 @@ class Service:
         parent: RequestId,
     ) -> Choice:
         standing = wants.standing
-        sampling = wants.sampling if index == 0 else _of_a_later_choice(wants.sampling, index)
+        sampling = wants.sampling if index == 0 else of_a_later_choice(wants.sampling, index)
         most = self.context - len(prompt)
         if wants.max_tokens is not None:
             # For none, one is computed and dropped: a request without would be a case of its own in every policy.
@@ -341,22 +336,24 @@ class Service:
             priority=standing.priority,
             program=standing.program,
             keys=keys,
-            salt=self.keys.salt(standing.tenant),
+            salt=self.keys.salt(standing.tenant, wants.cache_salt),
             sampling=sampling,
             parent=parent,
         )
+        reading = wants.reading(prompt) if wants.reading is not None else None
         pipeline = TextPipeline(
-            self.model.tokenizer,
+            self.model.tokenizer if reading is None else self.parsers.shows(self.model.tokenizer),
             stops=stops,
             min_tokens=sampling.min_tokens,
             hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
             opening=wants.opening,
         )
-        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0)
+        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0, reading=reading)
 
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:
             self._watched.pop(choice.stream.request, None)
+            self.times.forget(choice.stream.request)
         del self._open[generation]
         if not self._open:
             self._idle.set()
@@ -385,9 +382,3 @@ class Service:
                 if isinstance(each, Preempted):
                     choice.preemptions, choice.paused_for = choice.preemptions + 1, each.reason
                 generation.tell()
-
-
-def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:
-    """A seed of its own, or all would be the same; and nothing of the prompt, which the first has told."""
-    seed = first.seed if first.seed is None else (first.seed + index) & ((1 << 63) - 1)
-    return msgspec.structs.replace(first, seed=seed, prompt_logprobs=-1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -50,8 +51,9 @@ def test_a_reasoning_parser_conforms(entry: EntryPoint) -> None:
 class Broken:
     """Right but for what a subclass spoils."""
 
-    name, signs, tokens = Hermes.name, Hermes.signs, Hermes.tokens
-    write, instructions = staticmethod(Hermes.write), staticmethod(Hermes.instructions)
+    name: ClassVar[str] = Hermes.name
+    signs: ClassVar[Sequence[str]] = Hermes.signs
+    tokens: ClassVar[Sequence[str]] = Hermes.tokens
 
     def __init__(self) -> None:
         self.inner = Hermes(Hermes.Options())
@@ -65,6 +67,14 @@ class Broken:
 
     def finish(self) -> list[Said]:
         return self.inner.finish()
+
+    @staticmethod
+    def write(calls: Sequence[ToolCall]) -> str:
+        return Hermes.write(calls)
+
+    @staticmethod
+    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+        return Hermes.instructions(tools)
 
 
 class EachPieceAlone(Broken):

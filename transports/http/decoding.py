@@ -44,6 +44,7 @@ class _Sizes(msgspec.Struct):
     logit_bias: Raw = Raw()
     metadata: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
+    tools: Raw = Raw()
     tool_choice: Raw = Raw()
 
 

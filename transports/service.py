@@ -6,8 +6,7 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import anyio
@@ -35,6 +34,8 @@ from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.herald import Outlet
+from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
@@ -44,7 +45,7 @@ from stepwell.transports.times import RequestTimes
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.wants import Wants as Wants
 from stepwell.transports.wants import of_a_later_choice
-from stepwell.transports.watch import Watch
+from stepwell.transports.watch import Watches
 from stepwell.transports.wire import Wire
 
 log = structlog.get_logger("stepwell.service")
@@ -134,13 +135,15 @@ class Service:
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
-        self.loop_lag_s = 0.0
-        """How late the event loop is: the worst of late, fading."""
+        self.loop_lag = LoopLag()
+        self.outlet = Outlet()
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
         self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
-        self._watches: dict[Watch, None] = {}
+        self._watches = Watches(self.clock.now_ns)
+        self.watching = self._watches.watching
+        """A context manager: looks at a connection's ``Watch`` now and then, inside."""
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
         self._open: dict[Generation, None] = {}
@@ -154,8 +157,9 @@ class Service:
         self.metrics.gauges |= {
             "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
-            "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag_s),
+            "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
+        self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
 
@@ -166,8 +170,11 @@ class Service:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
+                self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
-                    beside.start_soon(self._look_around)
+                    beside.start_soon(
+                        self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
+                    )
                     beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True
@@ -184,6 +191,7 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it
                 self.model.backend.close()
@@ -192,27 +200,6 @@ class Service:
                 self.model.close()
             if self.store is not None:
                 self.store.close()
-
-    @contextmanager
-    def watching(self, watch: Watch) -> Iterator[Watch]:
-        """Look at a connection now and then, inside."""
-        self._watches[watch] = None
-        try:
-            yield watch
-        finally:
-            del self._watches[watch]
-
-    async def _look_around(self) -> None:
-        limits, now_ns = self.limits, self.clock.now_ns
-        period_s = min(0.25, limits.ping_s / 4, limits.send_timeout_s / 4)
-        while True:
-            asleep_ns = now_ns()
-            await anyio.sleep(period_s)
-            awake_ns = now_ns()
-            lag_s = max((awake_ns - asleep_ns) / NS_PER_S - period_s, 0.0)
-            self.loop_lag_s = max(lag_s, self.loop_lag_s * 0.9)
-            for watch in list(self._watches):
-                watch.look(awake_ns)
 
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""

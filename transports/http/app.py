@@ -24,8 +24,9 @@ from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
-from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.http.sse import ClientGone
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -62,6 +63,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         Route("/metrics", metrics, methods=["GET"]),
+        *OPENAPI,
         *ADMIN,
         *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
@@ -77,7 +79,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     gate = Middleware(Gate, gateway=service.gateway, guards=guards)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(DirectSend), *([cors] if origins else []), gate],
+        middleware=[*([cors] if origins else []), gate],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

@@ -39,21 +39,21 @@ class Tool(msgspec.Struct, kw_only=True):
     function: Function
 
 
-class Named(msgspec.Struct, kw_only=True):
+class ToolName(msgspec.Struct, kw_only=True):
     name: str
 
 
-class Choice(msgspec.Struct, kw_only=True):
+class ToolChoice(msgspec.Struct, kw_only=True):
     """The one tool that is to be called."""
 
     type: Literal["function"]
-    function: Named
+    function: ToolName
 
 
 TOOLS: msgspec.json.Decoder[list[Tool] | None] = msgspec.json.Decoder(
     Annotated[list[Tool], msgspec.Meta(max_length=MOST_TOOLS)] | None
 )
-CHOICE: msgspec.json.Decoder[str | Choice | None] = msgspec.json.Decoder(str | Choice | None)
+CHOICE: msgspec.json.Decoder[str | ToolChoice | None] = msgspec.json.Decoder(str | ToolChoice | None)
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,8 +114,8 @@ def offer_of(tools: Raw, choice: Raw, parallel: bool | None) -> Offer | None:
     return Offer(tools=made, choice=chosen, one_call=parallel is False)
 
 
-def _choice(asked: str | Choice | None, names: Sequence[str]) -> str:
-    if isinstance(asked, Choice):
+def _choice(asked: str | ToolChoice | None, names: Sequence[str]) -> str:
+    if isinstance(asked, ToolChoice):
         if asked.function.name not in names:
             raise UserError(f"there is no tool {asked.function.name[:100]!r}", field="tool_choice.function.name")
         if asked.function.name in ("auto", "required", "none"):

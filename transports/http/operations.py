@@ -1,0 +1,57 @@
+"""What each route does and takes, one line each, for ``openapi``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from stepwell.transports.http.admin import Pinned, Swap
+from stepwell.transports.http.requests import ChatRequest, CompletionRequest
+from stepwell.transports.responses.create import Create
+
+Json = dict[str, Any]
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """``body`` is the struct that it is read with; ``streams``: it answers in events too, if it is asked to."""
+
+    summary: str
+    body: type | None = None
+    streams: bool = False
+    answer: str = "application/json"
+    status: int = 200
+    query: Mapping[str, Json] = {}
+
+
+_WHOLE: Json = {"type": "integer", "minimum": 0}
+_RESUMED: Mapping[str, Json] = {"stream": {"type": "boolean"}, "starting_after": {**_WHOLE, "minimum": -1}}
+_PAGED: Mapping[str, Json] = {
+    "order": {"enum": ["asc", "desc"]},
+    "after": {"type": "string"},
+    "limit": {**_WHOLE, "minimum": 1, "maximum": 100},
+}
+
+OPERATIONS: Mapping[str, Operation] = {
+    "POST /v1/chat/completions": Operation("Answer a chat.", ChatRequest, streams=True),
+    "POST /v1/completions": Operation("Complete texts.", CompletionRequest, streams=True),
+    "POST /v1/responses": Operation("Make a response: whole, streamed, or in the background.", Create, streams=True),
+    "GET /v1/responses/{id}": Operation("A response that is kept, or its events.", streams=True, query=_RESUMED),
+    "DELETE /v1/responses/{id}": Operation("Forget it; one that is on its way ends."),
+    "POST /v1/responses/{id}/cancel": Operation("End it; harmless if it has ended."),
+    "GET /v1/responses/{id}/input_items": Operation("What it answers.", query=_PAGED),
+    "GET /v1/models": Operation("The model that is served."),
+    "GET /v1/models/{id:path}": Operation("The same, by name."),
+    "GET /health": Operation("Should the process be restarted?"),
+    "GET /livez": Operation("The same as /health."),
+    "GET /ping": Operation("The same as /health."),
+    "GET /ready": Operation("Should requests be sent here now?"),
+    "GET /readyz": Operation("The same as /ready."),
+    "GET /metrics": Operation("For a Prometheus scraper.", answer="text/plain"),
+    "GET /openapi.json": Operation("This description."),
+    "GET /admin/scheduler": Operation("Who decides, since when and why, and over how much."),
+    "PUT /admin/scheduler": Operation("Another policy, or other options, from the next step on.", Swap),
+    "PUT /admin/pins": Operation("Keep the pages of how chats begin.", Pinned),
+    "DELETE /admin/pins": Operation("Keep them no longer.", Pinned),
+}

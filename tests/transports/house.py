@@ -68,7 +68,7 @@ def make_service(
     faults: FaultScript = no_faults,
     backend: Any = None,
     observers: Sequence[Observer] = (),
-    parsers: Mapping[str, str] | None = None,
+    parsers: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> Service:
     """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts.

@@ -204,7 +204,10 @@ def test_a_template_that_says_nothing_of_tools_is_helped_out() -> None:
         ({"tools": [{"type": "retrieval"}]}, "tools[0].type"),
         ({"tools": [{"type": "function", "function": {"name": "no spaces"}}]}, "tools[0].function.name"),
         ({"tools": [{"type": "function", "function": {}}]}, "tools[0].function.name"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]}, "tools[0].function.parameters"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": "x"}}]},
+            "tools[0].function.parameters",
+        ),
         ({"tools": "x"}, "tools"),
         ({"tools": [TIME] * 129}, "tools"),
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice"),

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 import msgspec
 
 from stepwell.transports.http.admin import Pinned
-from stepwell.transports.http.requests import ChatMessage, ChatRequest, CompletionRequest, TokenIdfrom stepwell.transports.http.tools import MOST_TOOLS, Tool, ToolChoice
+from stepwell.transports.http.requests import ChatMessage, ChatRequest, CompletionRequest, TokenId
+from stepwell.transports.http.tools import MOST_TOOLS, Tool, ToolChoice
 
 _Messages = Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
 _Tools = Annotated[list[Tool], msgspec.Meta(max_length=MOST_TOOLS)]

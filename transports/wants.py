@@ -1,4 +1,4 @@
-"""What a client asked for, beside the prompt."""
+"""What a client asks for, whatever shape it asks in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stepwell.transports.wire import Standing
 
 
 class Wants(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all choices alike."""
+    """What a client asked for, beside the prompt."""
 
     n: int = 1
     max_tokens: int | None = None

@@ -71,12 +71,11 @@ async def messages(request: Request) -> Response:
     # Their tiers are not ours, and their words for the rest are other ones.
     asked.stop, asked.service_tier = asked.stop_sequences, None
     asked.user = asked.metadata.user_id if asked.metadata is not None else asked.user
-    most = min(asked.max_tokens, service.context)
     wants = read_as(wants_of(asked, service, request.headers), offer, service)
 
     async def begin() -> tuple[Generation, Shape]:
         prompt = await service.prompts.chat(said, arguments, "messages")
-        return await accepted(service, [prompt], wants), MessageShape(service, most)
+        return await accepted(service, [prompt], wants), MessageShape(service, asked.max_tokens)
 
     return await respond(request, service, bool(asked.stream), begin)
 

@@ -12,7 +12,7 @@ from stepwell.core.errors import UserError
 from stepwell.transports.chat import Message
 from stepwell.transports.http.decoding import SMALL, decode, items_of
 from stepwell.transports.http.requests import ANYTHING, MAX_MESSAGES, NOTHING, Sampled, StopTexts
-from stepwell.transports.http.tools import MOST_TOOLS, FunctionName, Offer, check_depth
+from stepwell.transports.http.tools import MOST_TOOLS, Function, FunctionName, Offer, check_depth
 
 
 class Block(msgspec.Struct, gc=False):
@@ -187,10 +187,8 @@ def offer_of(asked: CountRequest) -> Offer | None:
         if each.type not in (None, "custom"):
             raise UserError(f"there is no tool of the type {each.type[:60]!r} here", field=f"tools[{index}].type")
         check_depth(each.input_schema, f"tools[{index}].input_schema")
-        function = {"name": each.name, "description": each.description, "parameters": each.input_schema}
-        made.append(
-            {"type": "function", "function": {key: value for key, value in function.items() if value is not None}}
-        )
+        function = Function(name=each.name, description=each.description, parameters=each.input_schema)
+        made.append({"type": "function", "function": msgspec.to_builtins(function)})
     if not made or choice.type == "none":
         return None
     chosen = {"any": "required", "tool": choice.name or ""}.get(choice.type, "auto")

@@ -9,7 +9,8 @@ import msgspec
 from stepwell.core.errors import UserError
 from stepwell.transports.http.requests import ChatRequest
 from stepwell.transports.http.tools import Offer
-from stepwell.transports.service import Service, Wants
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 
 def read_as(wants: Wants, offer: Offer | None, service: Service, salt: str | None = None) -> Wants:

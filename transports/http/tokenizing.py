@@ -69,9 +69,7 @@ def _check(asked: TokenizeRequest) -> None:
     if len(given) != 1:
         raise UserError("either this or messages is needed, and not both", field="prompt")
     if asked.add_generation_prompt is False:
-        raise UserError(
-            "a chat is shown as it is answered, with the beginning of the answer", field="add_generation_prompt"
-        )
+        raise UserError("a chat is shown as it is answered, with how the answer begins", field="add_generation_prompt")
 
 
 async def _of_text(asked: TokenizeRequest, service: Service) -> list[int]:

@@ -87,14 +87,14 @@ def _real(config: Config, name: str, place: Place) -> Model:
     warnings = [*source.warnings, *tokenizer.warnings]
     grammars = GrammarProcess("stepwell.backends.grammar_check:checker", vocabulary_of(tokenizer), config.grammar)
     template: ChatTemplate = _no_chat
-    close = ExitStack()
+    close, template_text = ExitStack(), ""
     close.callback(grammars.close)
     try:
         prompt = ChatPrompt(tokenizer)
     except UserError as error:
         warnings.append(f"this model cannot chat, only complete: {error}")
     else:
-        template = prompt
+        template, template_text = prompt, prompt.template
         close.callback(prompt.close)
         warnings += prompt.warnings
     for warning in warnings:
@@ -104,6 +104,7 @@ def _real(config: Config, name: str, place: Place) -> Model:
         backend=place,
         tokenizer=tokenizer,
         template=template,
+        chat_template=template_text,
         encode=tokenizer.prompt,
         close=close.close,
         context=info.context or source.config.context,

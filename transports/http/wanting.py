@@ -8,15 +8,9 @@ from typing import Any
 from stepwell.core.errors import UserError
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
 from stepwell.transports.http.formats import Form, with_form
-from stepwell.transports.http.requests import MAX_STOP_LETTERS, ChatRequest, Sampled
+from stepwell.transports.http.requests import MAX_STOP_LETTERS, Sampled
 from stepwell.transports.service import Service
 from stepwell.transports.wants import Wants
-
-
-def check_promises(request: ChatRequest) -> None:
-    """What would change the shape of the answer is refused rather than ignored."""
-    if bytes(request.tool_choice) not in (b"null", b'"none"', b'"auto"'):
-        raise UserError("tools are not supported here; none and auto are understood as text", field="tool_choice")
 
 
 def wants_of(

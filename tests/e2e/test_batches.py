@@ -154,7 +154,7 @@ def test_a_damaged_store_is_refused_at_the_start(tmp_path: Path, capfd: pytest.C
 
 
 def test_the_sdk_from_end_to_end(tmp_path: Path) -> None:
-    with storing(tmp_path, "--set", 'wire.tenant_header="X-Tenant"') as (_, client):
+    with storing(tmp_path, "--set", "wire.tenant_header=X-Tenant") as (_, client):
         file = client.files.create(
             file=("in.jsonl", lines(30)), purpose="batch", expires_after={"anchor": "created_at", "seconds": 3600}
         )

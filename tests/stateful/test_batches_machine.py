@@ -99,7 +99,7 @@ class Batches(RuleBasedStateMachine):
     @precondition(lambda self: self.files)
     @rule(data=st.data(), tenant=st.sampled_from(TENANTS))
     def create(self, data: Any, tenant: str) -> None:
-        id = data.draw(st.sampled_from(sorted(self.files)))
+        id = data.draw(st.sampled_from(list(self.files)))
         asked = NewBatch("/v1/chat/completions", id, "24h", WINDOW)
         file = self.files[id]
         busy = sum(each.unfinished and each.tenant == tenant for each in self.batches.values())
@@ -118,7 +118,7 @@ class Batches(RuleBasedStateMachine):
     @precondition(lambda self: self.files)
     @rule(data=st.data(), tenant=st.sampled_from(TENANTS))
     def remove(self, data: Any, tenant: str) -> None:
-        id = data.draw(st.sampled_from(sorted(self.files)))
+        id = data.draw(st.sampled_from(list(self.files)))
         read = any(each.unfinished and each.input == id for each in self.batches.values())
         if self.files[id].tenant != tenant or read:
             with pytest.raises(RequestError) as told:
@@ -131,7 +131,7 @@ class Batches(RuleBasedStateMachine):
     @precondition(lambda self: self.batches)
     @rule(data=st.data(), tenant=st.sampled_from(TENANTS))
     def cancel(self, data: Any, tenant: str) -> None:
-        model = self.batches[data.draw(st.sampled_from(sorted(self.batches)))]
+        model = self.batches[data.draw(st.sampled_from(list(self.batches)))]
         if model.tenant != tenant or not model.unfinished:
             with pytest.raises(RequestError) as told:
                 batches.cancel(self.db, tenant, model.id, self.now)
@@ -268,4 +268,4 @@ class Batches(RuleBasedStateMachine):
 
 
 TestBatches = Batches.TestCase
-TestBatches.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestBatches.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)

@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import openai
 import pytest
 
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
 
-CHAT = "/v1/chat/completions"
+CHAT: Final = "/v1/chat/completions"
 KILLED = -int(signal.SIGKILL)
 
 

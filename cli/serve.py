@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from stepwell.cli.garbage import settle_garbage
 from stepwell.cli.logs import configure, log
 from stepwell.cli.process_stats import SPARE, raise_descriptors
 from stepwell.core.build import COSTMODEL, ECHO, make_shadow
@@ -247,14 +247,8 @@ async def _serve(service: Service, server: uvicorn.Server, listener: socket.sock
 async def _greet(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
     while not server.started:
         await anyio.sleep(0.01)
-    _settle_garbage()
+    settle_garbage()
     _announce(service, listener, journal)
-
-
-def _settle_garbage() -> None:
-    """What is there now stays; to look through it, as a full collection does, would hold the loop up."""
-    gc.collect()
-    gc.freeze()
 
 
 async def _drain(service: Service, server: uvicorn.Server) -> None:

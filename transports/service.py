@@ -70,6 +70,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
     logprobs: bool = False
     """Whether the backend gives log-probabilities."""
+    quick: bool = False
+    """Its tokenizer and template take nanoseconds a letter and never wait: what is short needs no thread."""
     sampling: Mapping[str, Any] = {}
     """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
     precision: str = ""
@@ -145,7 +147,9 @@ class Service:
         self.outlet = Outlet()
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
-        self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
+        self.prompts = Prompts(
+            model.tokenizer, model.encode, model.template, self.context, self.aside, quick=model.quick
+        )
         self._watches = Watches(self.clock.now_ns)
         self.watching = self._watches.watching
         """A context manager: looks at a connection's ``Watch`` now and then, inside."""

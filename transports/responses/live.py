@@ -311,6 +311,7 @@ class Reader:
         """Harmless the second time."""
         if self._bell in self._bells:
             self._bells.remove(self._bell)
+            self._bell = Bell()  # the other one knows who reads
             self._live.left()
 
 

@@ -12,10 +12,11 @@ from stepwell.core.config_store import StoreConfig
 from stepwell.sim.backend import EchoBackend
 from stepwell.tests.transports.house import flat_cost
 from stepwell.transports.echo import ByteTokenizer, last_message
+from stepwell.transports.model import Model
 from stepwell.transports.responses.create import CREATE, order_of
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.responses.live import Live
-from stepwell.transports.service import Model, Service
+from stepwell.transports.service import Service
 from stepwell.transports.store.store import open_store
 
 URL = "/v1/responses"

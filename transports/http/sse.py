@@ -163,7 +163,7 @@ class EventStream(Response):
             return False
         body = self._events(generation)
         if body:
-            writer.write(body)
+            writer.write((body,))
             self._watch.wrote()
         return True
 

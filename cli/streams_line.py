@@ -42,6 +42,7 @@ def line_of(run: Run) -> Line:
         "itl_most_ms": gap_most,
         "late_beats": tally.late_beats,
         "tokens_per_piece": round(tally.tokens / tally.pieces, 2) if tally.pieces else None,
+        "write_gap_ms": round(1e3 * run.after.total("stepwell:write_gap_seconds"), 1),
         "asked": tally.asked,
         "answered": tally.answered,
         "refused": dict(tally.refused),
@@ -102,7 +103,9 @@ def in_words(line: Line) -> str:
     told = [
         f"{line['engine']}, {line['scenario']}, {line['users']:,} users:",
         f"  time to first token p50 {line['ttft_p50_s']} s, p99 {line['ttft_p99_s']} s",
-        f"  between tokens p50 {line['itl_p50_ms']} ms, p99 {line['itl_p99_ms']} ms; {line['late_beats']:,} late beats",
+        f"  between tokens p50 {line['itl_p50_ms']} ms, p99 {line['itl_p99_ms']} ms; {line['late_beats']:,} late beats,"
+        f" {line['tokens_per_piece']} tokens a piece, gap"
+        f" {line['write_gap_ms']} ms",
         f"  {line['tokens_per_s']:,} tokens/s; {line['lost_tokens']} lost, {line['doubled_tokens']} doubled;"
         f" {line['answered']:,} of {line['asked']:,} answered, refused {line['refused'] or 0}",
         f"  server: {line['server_us_per_token']} µs a token, {line['server_cores']} cores, loop lag p99"

@@ -34,9 +34,9 @@ from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.herald import Outlet
 from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.model import Model, serving_config
+from stepwell.transports.outlet import Outlet
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
@@ -93,8 +93,8 @@ class Service:
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
-        self.loop_lag = LoopLag()
         self.outlet = Outlet()
+        self.loop_lag = LoopLag(self.outlet.look)
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(
@@ -120,6 +120,8 @@ class Service:
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
             "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
+        gap = "Between two rounds of writing to streams; above 0 while the loop is full.", lambda: self.outlet.gap_s
+        self.metrics.gauges["stepwell:write_gap_seconds"] = gap
         self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts

@@ -61,9 +61,6 @@ SMALLER = {
 }
 """Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
 
-SEND_BUFFER = 128 << 10
-"""Bytes that the kernel holds for a client that does not read, about twice this."""
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="configuration in TOML")
@@ -182,7 +179,7 @@ def _listen(config: Config) -> socket.socket:
         raise UserError(
             f"cannot listen at {server.host}:{server.port}: {error.strerror or error}", field="server.port"
         ) from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, server.send_buffer_kib << 10)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Connections inherit it: bytes that a dropped client never takes are given up, and its socket with them.  Long
         # after the server's own patience, which is the one that is counted.

@@ -80,6 +80,10 @@ class BoundedProtocol(HttpToolsProtocol):
             left()
         self.cycle = None  # type: ignore[assignment]  # which knows this connection
 
+    def handle_websocket_upgrade(self) -> None:
+        self._hurry_no_more()  # it has a life of its own
+        super().handle_websocket_upgrade()
+
     def shutdown(self) -> None:
         self._ending = True
         super().shutdown()

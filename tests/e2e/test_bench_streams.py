@@ -78,8 +78,8 @@ def test_a_step_with_few_and_with_all() -> None:
     status, (_, line), err = bench("--users", "30", "--scenario", "steps", "--beat", "0.05", "--seconds", "1")
     assert (status, err) == (0, "")
     assert line["wrong"] == []
-    assert line["first_step_ms"] >= 50
-    assert line["step_ms"] >= 50
+    assert line["first_step_ms"] > 40
+    assert line["step_ms"] > 40
     assert line["tokens_per_piece"] >= 1
 
 

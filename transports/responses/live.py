@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from stepwell.core.errors import StepwellError
 from stepwell.core.execution import PromptIds
 from stepwell.core.types import RequestId
@@ -18,7 +20,8 @@ from stepwell.transports.bell import Bell
 from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.herald import Herald, Outlet
+from stepwell.transports.herald import Herald
+from stepwell.transports.outlet import Outlet
 from stepwell.transports.responses.answer import Answer, Json
 from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import InputItem, chat_of, stored
@@ -98,8 +101,9 @@ class Live:
         with service.stopping.given_up():
             prompt = await self._prompt([*before, *order.items])
             keys = await service.keys([prompt], order.tenant)
+            sampling = await service.structured.ready(order.wants.sampling, order.wants.grammar_field)
         order.items, order.arguments = [], {}
-        generation = service.start([prompt], order.wants, keys)
+        generation = service.start([prompt], msgspec.structs.replace(order.wants, sampling=sampling), keys)
         try:
             if self._cancelled:
                 generation.cancel()
@@ -311,6 +315,7 @@ class Reader:
         """Harmless the second time."""
         if self._bell in self._bells:
             self._bells.remove(self._bell)
+            self._bell = Bell()  # the other one knows who reads
             self._live.left()
 
 

@@ -83,13 +83,13 @@ def _real(config: Config, name: str, place: Place) -> Model:
     info = place.open()
     warnings = [*source.warnings, *tokenizer.warnings]
     template: ChatTemplate = _no_chat
-    close = None
+    close, template_text = None, ""
     try:
         prompt = ChatPrompt(tokenizer)
     except UserError as error:
         warnings.append(f"this model cannot chat, only complete: {error}")
     else:
-        template, close = prompt, prompt.close
+        template, close, template_text = prompt, prompt.close, prompt.template
         warnings += prompt.warnings
     for warning in warnings:
         log("warning", warning)
@@ -98,6 +98,7 @@ def _real(config: Config, name: str, place: Place) -> Model:
         backend=place,
         tokenizer=tokenizer,
         template=template,
+        chat_template=template_text,
         encode=tokenizer.prompt,
         close=close,
         context=info.context or source.config.context,

@@ -182,6 +182,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The same answer to the last bit whatever else runs beside a request; slower."""
     options: Options = {}
     """Of ``costmodel``: what it says, and how much."""
+    tool_parser: Name = "auto"
+    """Who reads calls of tools out of its answers: a registered name, ``none``, or ``auto``: by its chat template."""
+    tool_parser_options: Options = {}
+    reasoning_parser: Name = "auto"
+    """The same for what it thinks before it answers."""
+    reasoning_parser_options: Options = {}
 
 
 class PriorityRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"klass": "class"}):

@@ -34,6 +34,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
     precision: str = ""
     """What the weights are computed in, in the backend's word for it."""
+    chat_template: str = ""
+    """The text of ``template``, off which the formats of tool calls and reasoning are read; empty: it has none."""
     warnings: tuple[str, ...] = ()
     """Where its files left room for doubt, and what was done about it; ``/v1/models`` shows them."""
 

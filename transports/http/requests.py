@@ -5,7 +5,7 @@ Every bound is here, in ``decoding`` or in ``[server]``: nothing is done for a r
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Raw
@@ -30,6 +30,12 @@ Bias = Annotated[dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msg
 Seed = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
 Label = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+StreamInterval = Annotated[int, msgspec.Meta(ge=1, le=1024)]
+Salt = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:-]{1,128}\Z")]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class StreamOptions(msgspec.Struct):
@@ -66,6 +72,19 @@ class Sampled(msgspec.Struct, kw_only=True):
     user: Label | None = None
 
 
+class Shown(Sampled, kw_only=True):
+    """What chats and texts to complete have in common: how the answer is shown."""
+
+    return_token_ids: bool | None = None
+    stream_interval: StreamInterval | None = None
+    """Tokens that a chunk of a stream waits for, at least; the first and the last wait for none."""
+    include_metrics: bool | None = None
+    """Times of this request, beside its usage."""
+    cache_salt: Salt | None = None
+    request_id: RequestId | None = None
+    """Comes back in the header ``X-Request-Id``, and is used for nothing else."""
+
+
 class Part(msgspec.Struct, gc=False):
     type: str
     text: str | None = None
@@ -77,13 +96,16 @@ class ChatMessage(msgspec.Struct, gc=False):
     name: str | None = None
     tool_calls: Raw = NOTHING
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same under vLLM's name for it."""
 
 
 class ResponseFormat(msgspec.Struct):
     type: str = "text"
 
 
-class ChatRequest(Sampled, kw_only=True):
+class ChatRequest(Shown, kw_only=True):
     """``POST /v1/chat/completions``."""
 
     messages: Raw
@@ -93,10 +115,14 @@ class ChatRequest(Sampled, kw_only=True):
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     response_format: ResponseFormat | None = None
+    tools: Raw = NOTHING
+    """A list of ``tools.Tool``."""
     tool_choice: Raw = NOTHING
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Effort | None = None
 
 
-class CompletionRequest(Sampled, kw_only=True):
+class CompletionRequest(Shown, kw_only=True):
     """``POST /v1/completions``."""
 
     prompt: Raw

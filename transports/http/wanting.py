@@ -16,8 +16,6 @@ def check_promises(request: ChatRequest) -> None:
     """What would change the shape of the answer is refused rather than ignored."""
     if request.response_format is not None and request.response_format.type != "text":
         raise UserError("structured output is not supported here; only text is", field="response_format.type")
-    if bytes(request.tool_choice) not in (b"null", b'"none"', b'"auto"'):
-        raise UserError("tools are not supported here; none and auto are understood as text", field="tool_choice")
 
 
 def wants_of(

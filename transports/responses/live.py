@@ -13,15 +13,18 @@ from typing import Any, Protocol
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.execution import PromptIds
+from stepwell.core.parsing import Content
 from stepwell.core.types import RequestId
 from stepwell.transports.bell import Bell
 from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.herald import Herald, Outlet
+from stepwell.transports.http.usage import reasoning_tokens
 from stepwell.transports.responses.answer import Answer, Json
 from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import InputItem, chat_of, stored
+from stepwell.transports.responses.tools import tell
 from stepwell.transports.service import Service
 
 
@@ -124,7 +127,10 @@ class Live:
         said = chat_of(items)
 
         def without(dropped: int) -> Awaitable[PromptIds]:
-            return prompts.chat([*first, *said[dropped:]], order.arguments, "input")
+            messages: Sequence[Message] = [*first, *said[dropped:]]
+            if order.offer is not None:
+                messages = order.offer.told(messages, self._service.parsers)
+            return prompts.chat(messages, order.arguments, "input")
 
         return await _shortest(without, len(said) - 1 if order.drop_old else 0)
 
@@ -168,10 +174,10 @@ class Live:
             self._tell_pauses(choice)
         text, start, stop = choice.take()
         rows = self._rows(choice, start, stop)
-        if text or rows:
-            if not answer.items:
-                answer.open("message")
-            answer.say(text, rows)
+        if choice.reading is not None:
+            tell(answer, choice.reading.take(), rows)
+        elif text or rows:
+            tell(answer, (Content(text),), rows)
         if choice.error is not None:
             self._failed(generation, choice.error)
         elif choice.reason:
@@ -337,6 +343,6 @@ def _usage(generation: Generation) -> dict[str, Any]:
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens(generation)},
         "total_tokens": prompt + completion,
     }

@@ -111,6 +111,11 @@ class Order(msgspec.Struct, kw_only=True):
     def tenant(self) -> str:
         return self.wants.standing.tenant
 
+    def forget(self) -> None:
+        """It is in line: what it took to get there is not needed any more."""
+        self.items, self.arguments, self.offer = [], {}, None
+        self.wants = Wants(standing=self.wants.standing)
+
 
 def order_of(asked: Create, service: Service, headers: Mapping[str, str]) -> Order:
     """``asked``, checked; raises ``UserError`` with the field that is wrong, or asks for what there is not."""

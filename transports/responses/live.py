@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from stepwell.core.errors import StepwellError
 from stepwell.core.execution import PromptIds
 from stepwell.core.parsing import Content
@@ -26,6 +28,8 @@ from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import InputItem, chat_of, stored
 from stepwell.transports.responses.tools import tell
 from stepwell.transports.service import Service
+
+LIGHT = 16 << 10
 
 
 class Keeper(Protocol):
@@ -69,6 +73,8 @@ class Live:
         self._pauses = 0
         self._paused = False
         self._holding: asyncio.TimerHandle | None = None
+        self.told_size = len(msgspec.json.encode(order.told))
+        """Bytes of what the response object tells back, which many of its events hold."""
         self.failure: StepwellError | None = None
         """Why it failed."""
 
@@ -86,6 +92,11 @@ class Live:
         return self.answer.response()
 
     @property
+    def light(self) -> bool:
+        """Its events are small enough to be told now and then."""
+        return self.told_size <= LIGHT
+
+    @property
     def request(self) -> RequestId:
         """The engine's number of it; 0 before it is in line, and once it is over."""
         return self.generation.choices[0].stream.request if self.generation is not None else 0
@@ -101,8 +112,8 @@ class Live:
         with service.stopping.given_up():
             prompt = await self._prompt([*before, *order.items])
             keys = await service.keys([prompt], order.tenant)
-        order.items, order.arguments = [], {}
         generation = service.start([prompt], order.wants, keys)
+        order.forget()
         try:
             if self._cancelled:
                 generation.cancel()

@@ -34,6 +34,7 @@ from stepwell.core.config import (
     validate,
 )
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig
+from stepwell.core.config_store import StoreConfig
 from stepwell.core.engine import Observer
 from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend, FaultScript, no_faults
@@ -42,6 +43,7 @@ from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.http.app import create_app
 from stepwell.transports.model import Model
 from stepwell.transports.service import Service
+from stepwell.transports.store.store import open_store
 
 PATIENCE_S = 30
 """For things that must happen at all; nothing is timed."""
@@ -70,6 +72,7 @@ def make_service(
     backend: Any = None,
     observers: Sequence[Observer] = (),
     parsers: Mapping[str, Any] | None = None,
+    store: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> Service:
     """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts.
@@ -84,6 +87,7 @@ def make_service(
         classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
         tenants=tuple(TenantConfig(**each) for each in tenants),
         model=ModelConfig(**(parsers or {})),
+        store=StoreConfig(**(store or {})),
     )
     cost = flat_cost(int(step_us * 1000))
     made = Model(
@@ -95,7 +99,7 @@ def make_service(
             **model,
         }
     )
-    return Service(complete(validate(config)), made, observers=observers)
+    return Service(complete(validate(config)), made, observers=observers, store=open_store(config.store))
 
 
 def idle(service: Service) -> bool:

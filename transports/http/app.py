@@ -24,7 +24,9 @@ from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.anthropic import ANTHROPIC_ROUTES
+from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import BodyRoom, request_id, service_of
+from stepwell.transports.http.files import FILES
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
@@ -51,6 +53,8 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(service.run, started.set)
             await started.wait()
+            if app.state.batches is not None:
+                await tasks.start(app.state.batches.run)
             try:
                 yield
             finally:
@@ -68,6 +72,8 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         Route("/metrics", metrics, methods=["GET"]),
         *OPENAPI,
         *ADMIN,
+        *FILES,
+        *BATCHES,
         *RESPONSES_ROUTES,
         *ANTHROPIC_ROUTES,
         *TOKENIZING_ROUTES,
@@ -96,6 +102,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     app.state.service = service
     app.state.responses = Responses(service)
     app.state.created = int(time.time())
+    app.state.batches = runner_of(app, service)
     return app
 
 

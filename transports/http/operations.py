@@ -9,6 +9,7 @@ import msgspec
 
 from stepwell.transports.http.admin import Pinned, Swap
 from stepwell.transports.http.anthropic_requests import CountRequest, MessagesRequest
+from stepwell.transports.http.batches import CreateBatch
 from stepwell.transports.http.requests import ChatRequest, CompletionRequest
 from stepwell.transports.http.tokenizing import DetokenizeRequest, TokenizeRequest
 from stepwell.transports.responses.create import Create
@@ -25,6 +26,8 @@ class Operation(msgspec.Struct, frozen=True):
     answer: str = "application/json"
     status: int = 200
     query: Mapping[str, Json] = {}
+    form: Mapping[str, Json] | None = None
+    """The fields of a form, which it takes in place of a body."""
 
 
 _WHOLE: Json = {"type": "integer", "minimum": 0}
@@ -33,6 +36,13 @@ _PAGED: Mapping[str, Json] = {
     "order": {"enum": ["asc", "desc"]},
     "after": {"type": "string"},
     "limit": {**_WHOLE, "minimum": 1, "maximum": 100},
+}
+
+_FILE: Mapping[str, Json] = {
+    "file": {"type": "string", "format": "binary"},
+    "purpose": {"enum": ["batch"]},
+    "expires_after[anchor]": {"enum": ["created_at"]},
+    "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
 }
 
 OPERATIONS: Mapping[str, Operation] = {
@@ -47,6 +57,17 @@ OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/messages/count_tokens": Operation("How many tokens such a chat is.", CountRequest),
     "POST /tokenize": Operation("The tokens of a text or a chat.", TokenizeRequest),
     "POST /detokenize": Operation("The text of tokens.", DetokenizeRequest),
+    "POST /v1/files": Operation("Keep a file, with the requests of a batch.", form=_FILE),
+    "GET /v1/files": Operation("The files of the tenant.", query={**_PAGED, "purpose": {"type": "string"}}),
+    "GET /v1/files/{id}": Operation("What is known of a file."),
+    "GET /v1/files/{id}/content": Operation("What is in it.", answer="application/octet-stream"),
+    "DELETE /v1/files/{id}": Operation("Delete it."),
+    "POST /v1/batches": Operation("Answer the requests of a file beneath all others.", CreateBatch),
+    "GET /v1/batches": Operation(
+        "The batches of the tenant.", query={name: _PAGED[name] for name in ("after", "limit")}
+    ),
+    "GET /v1/batches/{id}": Operation("How far it is."),
+    "POST /v1/batches/{id}/cancel": Operation("End it; what is answered is kept."),
     "GET /v1/models": Operation("The model that is served."),
     "GET /v1/models/{id:path}": Operation("The same, by name."),
     "GET /health": Operation("Should the process be restarted?"),

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
+from stepwell.core.config_grammar import GrammarConfig
 from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.config_store import StoreConfig
 from stepwell.core.config_types import Amount, Count, Header, Name, Options, Positive, Seconds, Word
@@ -287,6 +288,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
     wire: WireConfig = WireConfig()
+    grammar: GrammarConfig = GrammarConfig()
     responses: ResponsesConfig = ResponsesConfig()
     gateway: GatewayConfig = GatewayConfig()
     keys: tuple[KeyConfig, ...] = ()

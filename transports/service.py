@@ -40,6 +40,7 @@ from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
+from stepwell.transports.structured import Structured
 from stepwell.transports.times import RequestTimes
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.wants import Wants, of_a_later_choice
@@ -98,6 +99,7 @@ class Service:
         self.outlet = Outlet()
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
+        self.structured = Structured(self.engine.place, model.read_grammar, config.grammar)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
         self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
         self._watches = Watches(self.clock.now_ns)
@@ -133,6 +135,7 @@ class Service:
                 self._tasks = tasks
                 self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
+                    beside.start_soon(self.structured.warm)
                     beside.start_soon(
                         self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
                     )
@@ -152,6 +155,7 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        self.structured.close()
         self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it

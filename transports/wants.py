@@ -19,6 +19,8 @@ class Wants(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     opening: Opening = "answer"
     sampling: SamplingParams = GREEDY
+    grammar_field: str = ""
+    """Where the grammar in ``sampling`` was, if there is one."""
     standing: Standing = Standing(klass="chat")
     cache_salt: str = ""
     """Prefixes are shared with requests of the same tenant and salt only."""

@@ -60,6 +60,8 @@ def check_model(service: Service, name: str | None) -> None:
 async def accepted(service: Service, prompts: Sequence[list[int]], wants: Wants, *, timed: bool = False) -> Generation:
     """In line; whatever the scheduler refuses is refused before the answer's status is sent."""
     service.check_taking()
+    sampling = await service.structured.ready(wants.sampling, wants.grammar_field)
+    wants = msgspec.structs.replace(wants, sampling=sampling)
     keys = await service.keys(prompts, wants.standing.tenant, wants.cache_salt)
     generation = service.start(prompts, wants, keys)
     if timed:

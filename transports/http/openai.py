@@ -17,10 +17,11 @@ from stepwell.transports.http.chat_shape import ChatShape
 from stepwell.transports.http.chat_wants import read_as, template_arguments
 from stepwell.transports.http.completion_shape import CompletionShape
 from stepwell.transports.http.decoding import decode_body
+from stepwell.transports.http.formats import form_of
 from stepwell.transports.http.messages import chat_messages, messages_of
 from stepwell.transports.http.prompt_ids import prompts_of
 from stepwell.transports.http.tools import offer_of
-from stepwell.transports.http.wanting import check_promises, wants_of
+from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.service import Service
 
 ECHO_LOGPROBS = 5
@@ -34,13 +35,13 @@ async def chat(request: Request) -> Response:
     service = service_of(request)
     asked = await decode_body(await read_body(request), requests.CHAT)
     check_model(service, asked.model)
-    check_promises(asked)
     limit = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     if asked.top_logprobs and not asked.logprobs:
         raise UserError("needs logprobs to be true", field="top_logprobs")
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else -1
+    form = form_of(asked.response_format, asked.structured_outputs)
     offer = offer_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
-    wants = wants_of(asked, service, request.headers, logprobs=logprobs, limit=limit)
+    wants = wants_of(asked, service, request.headers, logprobs=logprobs, limit=limit, form=form)
     wants = read_as(wants, offer, service, asked.cache_salt)
     messages, arguments = messages_of(chat_messages(asked.messages)), template_arguments(asked, offer)
     if offer is not None:
@@ -64,7 +65,9 @@ async def completions(request: Request) -> Response:
     logprobs = -1 if asked.logprobs is None or asked.logprobs is False else int(asked.logprobs)
     if asked.echo and logprobs > ECHO_LOGPROBS:
         raise UserError(f"with echo at most {ECHO_LOGPROBS}, got {logprobs}", field="logprobs")
-    wants = wants_of(asked, service, request.headers, logprobs=logprobs, least=0 if asked.echo else 1)
+    form = form_of(asked.response_format, asked.structured_outputs)
+    least = 0 if asked.echo else 1
+    wants = wants_of(asked, service, request.headers, logprobs=logprobs, least=least, form=form)
     replace = msgspec.structs.replace
     if asked.echo:
         answer = logprobs if wants.max_tokens != 0 else -1

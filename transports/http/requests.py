@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from stepwell.core.types import MAX_PRIORITY
+from stepwell.transports.http.formats import ResponseFormat, StructuredOutputs
 
 MAX_TOKENS = 1 << 40
 MAX_MESSAGES = 4096
@@ -26,6 +27,8 @@ StopText = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_STOP_LETTERS
 StopTexts = Annotated[list[StopText], msgspec.Meta(max_length=16)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=256)]
+AllowedIds = Annotated[list[TokenId], msgspec.Meta(max_length=16_384)]
+BadWords = Annotated[list[StopText], msgspec.Meta(max_length=64)]
 Bias = Annotated[dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=1024)]
 Seed = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Priority = Annotated[int, msgspec.Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
@@ -70,6 +73,9 @@ class Sampled(msgspec.Struct, kw_only=True):
     prompt_cache_key: Label | None = None
     safety_identifier: Label | None = None
     user: Label | None = None
+    structured_outputs: StructuredOutputs | None = None
+    allowed_token_ids: AllowedIds | None = None
+    bad_words: BadWords | None = None
 
 
 class Shown(Sampled, kw_only=True):
@@ -101,10 +107,6 @@ class ChatMessage(msgspec.Struct, gc=False):
     """The same under vLLM's name for it."""
 
 
-class ResponseFormat(msgspec.Struct):
-    type: str = "text"
-
-
 class ChatRequest(Shown, kw_only=True):
     """``POST /v1/chat/completions``."""
 
@@ -131,6 +133,7 @@ class CompletionRequest(Shown, kw_only=True):
     echo: bool | None = None
     suffix: str | None = None
     best_of: Annotated[int, msgspec.Meta(ge=1, le=1)] | None = None
+    response_format: ResponseFormat | None = None
 
 
 CHAT = msgspec.json.Decoder(ChatRequest)

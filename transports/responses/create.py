@@ -11,7 +11,8 @@ from msgspec import Raw
 from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.chat_wants import read_as
-from stepwell.transports.http.requests import NOTHING, Label, ResponseFormat, Sampled, StreamOptions, Whole
+from stepwell.transports.http.formats import TextFormat, form_of_text, format_told
+from stepwell.transports.http.requests import NOTHING, Label, Sampled, StreamOptions, Whole
 from stepwell.transports.http.tools import Offer
 from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses.items import InputItem, items_of_input
@@ -34,7 +35,7 @@ class StreamSettings(StreamOptions, kw_only=True):
 
 
 class TextSettings(msgspec.Struct):
-    format: ResponseFormat | None = None
+    format: TextFormat | None = None
     verbosity: str | None = None
 
 
@@ -121,16 +122,13 @@ def order_of(asked: Create, service: Service, headers: Mapping[str, str]) -> Ord
     """``asked``, checked; raises ``UserError`` with the field that is wrong, or asks for what there is not."""
     _check(asked)
     tools = tools_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
-    format = asked.text.format if asked.text is not None else None
-    if format is not None and format.type != "text":
-        raise UserError("structured output is not supported here; only text is", field="text.format.type")
     store = asked.store is not False
     if asked.background and not store:
         raise UserError("runs without a connection, so its response has to be stored", field="background")
     window = asked.background_options.completion_window if asked.background and asked.background_options else None
     if window in ("2h", "8h") and asked.service_tier is None and "flex" in service.wire.rules.tiers:
         asked.service_tier = "flex"
-    wants = read_as(_wants(asked, service, headers), tools.offer, service)
+    wants = read_as(_wants(asked, service, headers), tools.offer, service, asked.cache_salt)
     options = asked.stream_options or StreamSettings()
     return Order(
         wants=wants,
@@ -162,7 +160,8 @@ def _check(asked: Create) -> None:
 def _wants(asked: Create, service: Service, headers: Mapping[str, str]) -> Wants:
     limit = "max_tokens" if asked.max_output_tokens is None else "max_output_tokens"
     logprobs = asked.top_logprobs or 0 if asked.top_logprobs or LOGPROBS in (asked.include or ()) else -1
-    wants = wants_of(asked, service, headers, limit=limit, logprobs=logprobs)
+    form = form_of_text(asked.text.format if asked.text is not None else None, asked.structured_outputs)
+    wants = wants_of(asked, service, headers, limit=limit, logprobs=logprobs, form=form)
     prewarm = asked.prompt_cache_options is not None and asked.prompt_cache_options.prewarm
     if asked.generate is False or prewarm:
         sampling = msgspec.structs.replace(wants.sampling, logprobs=-1)
@@ -197,7 +196,10 @@ def _told(asked: Create, wants: Wants, store: bool) -> dict[str, Any]:
         "service_tier": wants.standing.tier,
         "store": store,
         "temperature": asked.temperature,
-        "text": {"format": {"type": "text"}, "verbosity": asked.text.verbosity if asked.text else None},
+        "text": {
+            "format": format_told(asked.text.format if asked.text else None),
+            "verbosity": asked.text.verbosity if asked.text else None,
+        },
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": asked.top_p,
         "truncation": asked.truncation or "disabled",

@@ -112,7 +112,8 @@ class Live:
         with service.stopping.given_up():
             prompt = await self._prompt([*before, *order.items])
             keys = await service.keys([prompt], order.tenant)
-        generation = service.start([prompt], order.wants, keys)
+            sampling = await service.structured.ready(order.wants.sampling, order.wants.grammar_field)
+        generation = service.start([prompt], msgspec.structs.replace(order.wants, sampling=sampling), keys)
         order.forget()
         try:
             if self._cancelled:

@@ -12,7 +12,7 @@ from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.chat_wants import read_as
 from stepwell.transports.http.formats import TextFormat, form_of_text, format_told
-from stepwell.transports.http.requests import NOTHING, Label, Sampled, StreamOptions, Whole
+from stepwell.transports.http.requests import NOTHING, Label, Salt, Sampled, StreamOptions, Whole
 from stepwell.transports.http.tools import Offer
 from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses.items import InputItem, items_of_input
@@ -78,6 +78,7 @@ class Create(Sampled, kw_only=True):
     generate: bool | None = None
     prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: Label | None = None
+    cache_salt: Salt | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     conversation: Raw = NOTHING
     prompt: Raw = NOTHING

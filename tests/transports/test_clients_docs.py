@@ -1,4 +1,4 @@
-"""docs/clients.md says what each field means: of exactly the fields that there are, and of the parsers that there are."""
+"""docs/clients.md says what each field means: of exactly the fields, and of the parsers, that there are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs" / "clients.md").read_text()
 
 def first_column(after: str) -> list[str]:
     """The names in code of the first column of the first table after a text."""
-    rows = [line for line in PAGE.split(after, 1)[1].split("\n\n| ", 1)[1].split("\n\n")[0].splitlines()[2:]]
+    rows = PAGE.split(after, 1)[1].split("\n\n| ", 1)[1].split("\n\n")[0].splitlines()[2:]
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
 
 

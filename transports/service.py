@@ -32,9 +32,9 @@ from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.herald import Outlet
 from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.model import Model, serving_config
+from stepwell.transports.outlet import Outlet
 from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
@@ -95,12 +95,14 @@ class Service:
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
-        self.loop_lag = LoopLag()
         self.outlet = Outlet()
+        self.loop_lag = LoopLag(self.outlet.look)
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.structured = Structured(self.engine.place, model.read_grammar, config.grammar)
-        self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
+        self.prompts = Prompts(
+            model.tokenizer, model.encode, model.template, self.context, self.aside, quick=model.quick
+        )
         self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
         self._watches = Watches(self.clock.now_ns)
         self.watching = self._watches.watching
@@ -122,6 +124,8 @@ class Service:
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
             "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
+        gap = "Between two rounds of writing to streams; above 0 while the loop is full.", lambda: self.outlet.gap_s
+        self.metrics.gauges["stepwell:write_gap_seconds"] = gap
         self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
@@ -136,9 +140,8 @@ class Service:
                 self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self.structured.warm)
-                    beside.start_soon(
-                        self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
-                    )
+                    patience_s = min(self.limits.ping_s, self.limits.send_timeout_s)
+                    beside.start_soon(self._watches.run, min(1.0, patience_s / 16))
                     beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True

@@ -39,8 +39,10 @@ def test_smollm2_is_asked_to_call_a_tool() -> None:
         whole = client.chat.completions.create(**asked, tools=tools)
         with client.chat.completions.stream(**asked, tools=tools, stream_options={"include_usage": True}) as stream:
             streamed = stream.get_final_completion()
-        theirs = {"name": "weather", "description": function["description"], "input_schema": SCHEMA}
-        message = other.messages.create(**asked, tools=[theirs])
+        theirs: Any = {"name": "weather", "description": function["description"], "input_schema": SCHEMA}
+        message = other.messages.create(
+            model="smollm2", messages=messages, max_tokens=48, tools=[theirs], extra_body={"temperature": 0}
+        )
         plain = client.chat.completions.create(**asked)
     assert whole.usage is not None
     assert plain.usage is not None

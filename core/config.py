@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
+from stepwell.core.config_grammar import GrammarConfig
 from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.config_store import StoreConfig
 from stepwell.core.config_types import Amount, Count, Header, Name, Options, Positive, Seconds, Word
@@ -182,6 +183,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The same answer to the last bit whatever else runs beside a request; slower."""
     options: Options = {}
     """Of ``costmodel``: what it says, and how much."""
+    tool_parser: Name = "auto"
+    """Who reads calls of tools out of its answers: a registered name, ``none``, or ``auto``: by its chat template."""
+    tool_parser_options: Options = {}
+    reasoning_parser: Name = "auto"
+    """The same for what it thinks before it answers."""
+    reasoning_parser_options: Options = {}
 
 
 class PriorityRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"klass": "class"}):
@@ -242,6 +249,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A client that takes nothing at all for so long is dropped."""
     buffer_kib: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 256
     """Text that waits for one slow client, at most; with more it is dropped."""
+    send_buffer_kib: Annotated[int, msgspec.Meta(ge=4, le=16_384)] = 128
+    """What the kernel holds for a client that does not read, about twice this."""
     ping_s: Seconds = 15.0
     """A stream that has been silent for so long gets a comment, so that nobody in between closes it."""
     stall_s: Seconds = 30.0
@@ -281,6 +290,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
     wire: WireConfig = WireConfig()
+    grammar: GrammarConfig = GrammarConfig()
     responses: ResponsesConfig = ResponsesConfig()
     gateway: GatewayConfig = GatewayConfig()
     keys: tuple[KeyConfig, ...] = ()

@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 import structlog
 
-from stepwell.core.errors import CapacityError, InvariantError, StepwellError
+from stepwell.core.errors import CapacityError, InvariantError, StepwellError, UserError
 from stepwell.core.instructions import Finished, Rejected
 from stepwell.core.sampling import TokenLogprob
 from stepwell.core.types import RequestId
@@ -137,6 +137,11 @@ class Stream:
         at_most = f" (limit {rejected.limit})" if rejected.limit else ""
         self._fail(CapacityError(f"request refused: {rejected.code}{at_most}", code=rejected.code))
 
+    def spoil(self, why: str) -> None:
+        """Its grammar cannot be followed any further."""
+        self.cancel()
+        self._fail(UserError(f"the answer cannot be finished: {why}", field="structured_outputs"))
+
     def shut_down(self) -> None:
         """The engine was stopped before the request could end."""
         self._fail(CapacityError("the engine was shut down", code="not_serving"))
@@ -167,10 +172,24 @@ class Stream:
     def _end(self) -> None:
         if self._listener is None:
             return
+        listener, self._listener = self._listener, _over  # which knows the stream
         try:
-            self._listener.ended()
+            listener.ended()
         except Exception as error:
             log.error("a stream's reader failed", request=self.request, exc_info=error)
+
+
+class _Nobody:
+    """The listener of a stream that is over."""
+
+    def heard(self, tokens: Sequence[int]) -> None:
+        """Nothing comes any more."""
+
+    def ended(self) -> None:
+        """Told already."""
+
+
+_over = _Nobody()
 
 
 class _Reader:

@@ -13,6 +13,8 @@ from stepwell.core.sampling import TokenLogprob
 from stepwell.core.streams import Stream
 from stepwell.core.text import TextPipeline
 from stepwell.transports.bell import Bell
+from stepwell.transports.parsing.reading import Reading, ReadPipeline
+from stepwell.transports.times import Times
 
 MAX_NAMED = 64
 """Numbers of requests that are told to a client: they go into a header."""
@@ -22,9 +24,16 @@ class Choice:
     """One answer, and its stream's listener.  ``text`` is all of it so far; what is new comes from ``take``."""
 
     def __init__(
-        self, index: int, prompt: Sequence[int], stream: Stream, pipeline: TextPipeline, *, silent: bool = False
+        self,
+        index: int,
+        prompt: Sequence[int],
+        stream: Stream,
+        pipeline: TextPipeline,
+        *,
+        silent: bool = False,
+        reading: Reading | None = None,
     ) -> None:
-        """``silent``: no token is wanted, only what is known of the prompt."""
+        """``silent``: no token is wanted, only what is known of the prompt.  ``reading``: who reads the text."""
         self.index = index
         self.silent = silent
         self.prompt = prompt
@@ -48,7 +57,9 @@ class Choice:
         self._taken = 0
         """Pieces of the text that were."""
         self._taken_tokens = 0
-        self._pipeline = pipeline
+        self.reading = reading
+        """What its text is, if that is not just content."""
+        self._pipeline = pipeline if reading is None else ReadPipeline(pipeline, reading)
         self._stopped = False
         self._stop: Callable[[int, int], None]
         self._news: Callable[[], None]
@@ -66,6 +77,21 @@ class Choice:
     def logprobs(self) -> list[TokenLogprob]:
         """Of all tokens so far, in order; empty unless they were asked for."""
         return self.stream.logprobs
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it."""
+        return self._pipeline.stopped_by
+
+    @property
+    def started(self) -> bool:
+        """Somebody took some of it."""
+        return self._taken_tokens > 0
+
+    @property
+    def untaken_tokens(self) -> int:
+        """Those that nobody took yet."""
+        return max(self.tokens - self._taken_tokens, 0)
 
     @property
     def tokens(self) -> int:
@@ -123,6 +149,10 @@ class Choice:
             self.stream.cancel()
             self._over()
 
+    def release(self) -> None:
+        """Nobody listens any more."""
+        self._news = self._over = _nothing
+
     def _end(self) -> None:
         finished = self.stream.finished
         assert finished is not None
@@ -141,11 +171,17 @@ class Choice:
             self.error = CapacityError(f"the request waited and was let go: {finished.reason}", code=code)
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class Generation:
     """The choices of one client request, in order.  Whoever made it calls ``close`` in the end, however it ends."""
 
     def __init__(self, choices: Sequence[Choice], on_close: Callable[[Generation], None]) -> None:
         self.choices = choices
+        self.times: Sequence[Times] = ()
+        """Of each choice, if somebody asked for them."""
         self.most_untaken = 0
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None
@@ -240,8 +276,15 @@ class Generation:
             choice.fail(error)
 
     def close(self) -> None:
-        """Cancel what still runs and give the place back; harmless the second time."""
+        """Cancel what still runs and give the place back; harmless the second time.
+
+        Nobody is told anything any more, and nothing holds on to anything in a circle: at hundreds of answers a second
+        looking for circles would hold all others up.
+        """
         self.cancel()
+        self._ring, self.overflow = self._bell.ring, None
+        for choice in self.choices:
+            choice.release()
         if self._on_close is not None:
             closed, self._on_close = self._on_close, None
             closed(self)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
@@ -23,7 +22,6 @@ from stepwell.core.events import Event, Submitted, UsePolicy
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected, Resumed
 from stepwell.core.metrics import ServingMetrics
 from stepwell.core.registry import check_servable
-from stepwell.core.sampling import SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import shadow_of
 from stepwell.core.text import StopStrings, TextPipeline
@@ -34,15 +32,18 @@ from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.herald import Outlet
 from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.model import Model, serving_config
+from stepwell.transports.outlet import Outlet
+from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
+from stepwell.transports.structured import Structured
+from stepwell.transports.times import RequestTimes
 from stepwell.transports.unstarted import Unstarted
-from stepwell.transports.wants import Wants
+from stepwell.transports.wants import Wants, of_a_later_choice
 from stepwell.transports.watch import Watches
 from stepwell.transports.wire import Wire
 
@@ -78,11 +79,12 @@ class Service:
         check_servable(self.scheduler.state.policy)
         self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
         self.metrics.shadow = shadow_of(self.scheduler)
+        self.times = RequestTimes()
         self.engine = Engine(
             self.scheduler,
             model.backend,
             self.clock,
-            observers=[*observers, self.metrics.observe, self._observe],
+            observers=[*observers, self.metrics.observe, self.times.observe, self._observe],
             token_observer=token_observer,
         )
         self.context = self.scheduler.max_tokens
@@ -93,11 +95,15 @@ class Service:
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
-        self.loop_lag = LoopLag()
         self.outlet = Outlet()
+        self.loop_lag = LoopLag(self.outlet.look)
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
-        self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
+        self.structured = Structured(self.engine.place, model.read_grammar, config.grammar)
+        self.prompts = Prompts(
+            model.tokenizer, model.encode, model.template, self.context, self.aside, quick=model.quick
+        )
+        self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
         self._watches = Watches(self.clock.now_ns)
         self.watching = self._watches.watching
         """A context manager: looks at a connection's ``Watch`` now and then, inside."""
@@ -118,6 +124,8 @@ class Service:
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
             "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
+        gap = "Between two rounds of writing to streams; above 0 while the loop is full.", lambda: self.outlet.gap_s
+        self.metrics.gauges["stepwell:write_gap_seconds"] = gap
         self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
@@ -131,9 +139,9 @@ class Service:
                 self._tasks = tasks
                 self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
-                    beside.start_soon(
-                        self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
-                    )
+                    beside.start_soon(self.structured.warm)
+                    patience_s = min(self.limits.ping_s, self.limits.send_timeout_s)
+                    beside.start_soon(self._watches.run, min(1.0, patience_s / 16))
                     beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True
@@ -150,6 +158,7 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        self.structured.close()
         self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it
@@ -282,7 +291,7 @@ class Service:
         parent: RequestId,
     ) -> Choice:
         standing = wants.standing
-        sampling = wants.sampling if index == 0 else _of_a_later_choice(wants.sampling, index)
+        sampling = wants.sampling if index == 0 else of_a_later_choice(wants.sampling, index)
         most = self.context - len(prompt)
         if wants.max_tokens is not None:
             # For none, one is computed and dropped: a request without would be a case of its own in every policy.
@@ -296,22 +305,24 @@ class Service:
             program=standing.program,
             expires_ns=self.clock.now_ns() + standing.deadline_ns if standing.deadline_ns else 0,
             keys=keys,
-            salt=self.keys.salt(standing.tenant),
+            salt=self.keys.salt(standing.tenant, wants.cache_salt),
             sampling=sampling,
             parent=parent,
         )
+        reading = wants.reading(prompt) if wants.reading is not None else None
         pipeline = TextPipeline(
-            self.model.tokenizer,
+            self.model.tokenizer if reading is None else self.parsers.shows(self.model.tokenizer),
             stops=stops,
             min_tokens=sampling.min_tokens,
             hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
             opening=wants.opening,
         )
-        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0)
+        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0, reading=reading)
 
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:
             self._watched.pop(choice.stream.request, None)
+            self.times.forget(choice.stream.request)
         self.admission.settle(self._open.pop(generation), generation)
         if not self._open:
             self._idle.set()
@@ -340,9 +351,3 @@ class Service:
                 if isinstance(each, Preempted):
                     choice.preemptions, choice.paused_for = choice.preemptions + 1, each.reason
                 generation.tell()
-
-
-def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:
-    """A seed of its own, or all would be the same; and nothing of the prompt, which the first has told."""
-    seed = first.seed if first.seed is None else (first.seed + index) & ((1 << 63) - 1)
-    return msgspec.structs.replace(first, seed=seed, prompt_logprobs=-1)

@@ -193,7 +193,7 @@ class _Run(RealClock):
 
 
 async def _connect(service: Service, answer: Generation) -> None:
-    from stepwell.transports.http.openai import ChatShape  # lazy: an extra
+    from stepwell.transports.http.chat_shape import ChatShape  # lazy: an extra
     from stepwell.transports.http.requests import NOTHING, ChatRequest  # lazy: the same
     from stepwell.transports.http.sse import EventStream  # lazy: the same
 

@@ -19,6 +19,7 @@ from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Generation
 from stepwell.transports.http.decoding import SMALL, decode, items_of
+from stepwell.transports.http.messages import messages_of
 from stepwell.transports.http.requests import (
     MAX_MESSAGES,
     NOTHING,
@@ -26,7 +27,6 @@ from stepwell.transports.http.requests import (
     Part,
     Sampled,
     Whole,
-    messages_of,
 )
 from stepwell.transports.service import Service
 

@@ -34,6 +34,7 @@ from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
 from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.errors import Refusal, refusal_of
+from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
@@ -141,7 +142,8 @@ class Service:
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
         self._watches: dict[Watch, None] = {}
-        self.wire = Wire(config)
+        self.gateway = Gateway(config, self.metrics.count)
+        self.wire = Wire(config, self.gateway, model.name)
         self._open: dict[Generation, None] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
@@ -167,6 +169,7 @@ class Service:
                 self._tasks = tasks
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self._look_around)
+                    beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True
                     await self.engine.run()

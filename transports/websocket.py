@@ -22,9 +22,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from stepwell.core.errors import CapacityError, StepwellError, UserError
 from stepwell.transports.bell import Bell
 from stepwell.transports.generation import Generation
+from stepwell.transports.http.answering import check_model
 from stepwell.transports.http.decoding import decode, decode_body
-from stepwell.transports.http.openai import check_model
-from stepwell.transports.http.requests import wants_of
+from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses import Create, ResponseEvents, chat_of
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -59,7 +59,7 @@ async def responses_socket(socket: WebSocket) -> None:
     if not _origin_allowed(socket, service):
         await socket.close(POLICY, "this origin may not connect")
         return
-    await socket.accept()
+    await socket.accept(next(iter(socket.scope["subprotocols"]), None))
     service.metrics.count("websockets")
     service.sockets_open += 1
     try:

@@ -22,7 +22,17 @@ pytest.importorskip("httpx2", reason="Starlette's test client needs httpx2")
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, ServerConfig, validate
+from stepwell.core.config import (
+    DEFAULT_CLASSES,
+    ClassConfig,
+    Config,
+    MemoryConfig,
+    SchedulerConfig,
+    ServerConfig,
+    WireConfig,
+    validate,
+)
+from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig
 from stepwell.core.engine import Observer
 from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend, FaultScript, no_faults
@@ -46,6 +56,11 @@ def make_service(
     *,
     step_us: float = 20,
     server: Mapping[str, Any] | None = None,
+    keys: Sequence[Mapping[str, Any]] = (),
+    gateway: Mapping[str, Any] | None = None,
+    wire: Mapping[str, Any] | None = None,
+    classes: Sequence[Mapping[str, Any]] | None = None,
+    tenants: Sequence[Mapping[str, Any]] = (),
     scheduler: Mapping[str, Any] | None = None,
     memory: Mapping[str, Any] | None = None,
     lengths: Mapping[int, int] | None = None,
@@ -59,6 +74,11 @@ def make_service(
         scheduler=SchedulerConfig(**(scheduler or {})),
         memory=MemoryConfig(**{"pages": 400, "page_size": 4, "host_pages": 0, **(memory or {})}),
         server=ServerConfig(**(server or {})),
+        keys=tuple(KeyConfig(**each) for each in keys),
+        gateway=GatewayConfig(**(gateway or {})),
+        wire=WireConfig(**(wire or {})),
+        classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
+        tenants=tuple(TenantConfig(**each) for each in tenants),
     )
     cost = flat_cost(int(step_us * 1000))
     made = Model(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -18,9 +18,12 @@ from starlette.routing import Route, WebSocketRoute
 from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
 from stepwell.transports.errors import Refusal
+from stepwell.transports.gateway.gate import Gate
+from stepwell.transports.gateway.guards import Guard
 from stepwell.transports.http.admin import ADMIN
+from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
-from stepwell.transports.http.openai import ENGINE_ID, chat, check_model, completions
+from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.sse import ClientGone, DirectSend
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -29,9 +32,12 @@ from stepwell.transports.websocket import responses_socket
 CLIENT_GONE = 499
 """Never sent: whoever would get it has left."""
 
+GUARDS = (Guard("/admin"),)
+"""Admin routes are no client's, whatever key it has."""
 
-def create_app(service: Service) -> Starlette:
-    """An ASGI application around ``service``; its lifespan runs the engine."""
+
+def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
+    """An ASGI application around ``service``; its lifespan runs the engine.  ``guards``: routes with other tokens."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -65,9 +71,10 @@ def create_app(service: Service) -> Starlette:
         allow_headers=["*"],
         expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
     )
+    gate = Middleware(Gate, gateway=service.gateway, guards=guards)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(DirectSend), *([cors] if origins else [])],
+        middleware=[Middleware(DirectSend), *([cors] if origins else []), gate],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

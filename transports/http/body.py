@@ -7,7 +7,7 @@ import uuid
 from typing import cast
 
 import anyio
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.sse import ClientGone
@@ -21,7 +21,7 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-def request_id(request: Request) -> str:
+def request_id(request: HTTPConnection) -> str:
     """The client's own id if it is short and harmless, for the answer's header only; otherwise a fresh one."""
     given = request.headers.get("x-request-id", "")
     return given if _SAFE_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"

@@ -43,6 +43,19 @@ def error(refusal: Refusal) -> bytes:
     return b"event: error\ndata: " + refusal.body + b"\n\n" + DONE
 
 
+class Dialect(msgspec.Struct, frozen=True):
+    """What streams of one protocol say beside the answer itself."""
+
+    ping: bytes
+    """Nothing new, and still there."""
+    done: bytes
+    """After the last event of an answer that came to its end."""
+    error: Callable[[Refusal], bytes]
+    """The last words of one that failed."""
+
+
+OPENAI = Dialect(PING, DONE, error)
+
 _DIRECT = "stepwell.send"
 
 
@@ -74,6 +87,7 @@ class EventStream(Response):
         closing: Events,
         headers: Mapping[str, str],
         prepare: Callable[[Generation], Awaitable[None]] | None = None,
+        dialect: Dialect = OPENAI,
     ) -> None:
         """``prepare`` is awaited before ``events`` is called, for what would hold others up."""
         super().__init__(headers={**HEADERS, **headers}, media_type="text/event-stream")
@@ -84,6 +98,7 @@ class EventStream(Response):
         self._events = events
         self._closing = closing
         self._prepare = prepare
+        self._dialect = dialect
         self._over = False
         self._silent = False
         self._watch: Watch
@@ -147,13 +162,13 @@ class EventStream(Response):
         if failed is not None:
             self._over = True
             generation.cancel()
-            return body + error(self._service.refusal(failed))
+            return body + self._dialect.error(self._service.refusal(failed))
         if ended:
             self._over = True
-            return body + self._closing(generation) + DONE
+            return body + self._closing(generation) + self._dialect.done
         if self._silent:
             self._silent = False
-            return body or PING
+            return body or self._dialect.ping
         return body
 
 

@@ -1,0 +1,73 @@
+"""What a request asks for beside its prompt: how long, how often, how the tokens are drawn, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepwell.core.errors import UserError
+from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
+from stepwell.transports.http.requests import MAX_STOP_LETTERS, ChatRequest, Sampled
+from stepwell.transports.service import Service, Wants
+
+
+def check_promises(request: ChatRequest) -> None:
+    """What would change the shape of the answer is refused rather than ignored."""
+    if request.response_format is not None and request.response_format.type != "text":
+        raise UserError("structured output is not supported here; only text is", field="response_format.type")
+    if bytes(request.tool_choice) not in (b"null", b'"none"', b'"auto"'):
+        raise UserError("tools are not supported here; none and auto are understood as text", field="tool_choice")
+
+
+def wants_of(
+    request: Sampled,
+    service: Service,
+    headers: Mapping[str, str],
+    *,
+    logprobs: int = -1,
+    limit: str = "max_tokens",
+    least: int = 1,
+) -> Wants:
+    """What is asked for beside the prompt, within the server's own limits; ``limit`` is the field that bounds it."""
+    max_tokens = getattr(request, limit)
+    if max_tokens is not None and max_tokens < least:
+        raise UserError("must be at least 1 (null: the rest of the context)", field=limit)
+    if request.min_tokens is not None and max_tokens is not None and request.min_tokens > max_tokens:
+        raise UserError(f"must not be more than {limit} ({max_tokens}), got {request.min_tokens}", field="min_tokens")
+    n = request.n or 1
+    if n > service.limits.max_choices:
+        raise UserError(f"at most {service.limits.max_choices} here, got {n}", field="n")
+    if logprobs >= 0 and not service.model.logprobs:
+        raise UserError("this model's backend gives none", field="logprobs")
+    vocab = service.model.tokenizer.vocab_size
+    for id in request.logit_bias or ():
+        if not 0 <= id < vocab:
+            raise UserError(f"there is no token {id}; token ids are 0 to {vocab - 1}", field="logit_bias")
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    if sum(map(len, stop)) > MAX_STOP_LETTERS:
+        raise UserError(f"at most {MAX_STOP_LETTERS} letters, of all of them together", field="stop")
+    return Wants(
+        n=n,
+        max_tokens=max_tokens,
+        stop=tuple(stop),
+        sampling=_sampling(request, service.model.sampling, logprobs),
+        standing=service.wire.standing(request, headers),
+    )
+
+
+def _sampling(request: Sampled, defaults: Mapping[str, Any], logprobs: int) -> SamplingParams:
+    given: dict[str, Any] = dict(defaults)
+    for name in (
+        *("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"),
+        *("logit_bias", "min_tokens", "ignore_eos"),
+    ):
+        value = getattr(request, name)
+        if value is not None:
+            given[name] = value
+    if request.top_k is not None:
+        given["top_k"] = max(request.top_k, 0)
+    if request.seed is not None:
+        given["seed"] = request.seed & ((1 << 63) - 1)
+    if given.get("temperature", 1.0) < GREEDY_BELOW:
+        given["temperature"] = 0.0
+    return SamplingParams(**given, logprobs=logprobs, stop_token_ids=tuple(request.stop_token_ids or ()))

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stepwell.core.config_admin import AdminConfig, TelemetryConfig
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
 from stepwell.core.config_types import Amount, Count, Header, Name, Options, Positive, Seconds, Word
 from stepwell.core.errors import UserError
@@ -279,6 +280,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     wire: WireConfig = WireConfig()
     gateway: GatewayConfig = GatewayConfig()
     keys: tuple[KeyConfig, ...] = ()
+    admin: AdminConfig = AdminConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     def klass(self, name: str) -> ClassConfig | None:
         """The class of that name."""

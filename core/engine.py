@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import anyio
 import structlog
@@ -18,20 +17,32 @@ from anyio.lowlevel import checkpoint
 from stepwell.core.answer_keys import AnswerKeys
 from stepwell.core.clock import Clock
 from stepwell.core.errors import CapacityError, InvariantError, UserError
-from stepwell.core.events import Cancel, Event, Pin, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
+from stepwell.core.events import (
+    Cancel,
+    Event,
+    Pause,
+    Pin,
+    ResetCache,
+    StepDone,
+    StepFailed,
+    Stop,
+    Submitted,
+    Timer,
+    UsePolicy,
+    in_order,
+)
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
+from stepwell.core.observers import Observer as Observer
+from stepwell.core.observers import TokenObserver as TokenObserver
 from stepwell.core.placement import Place, as_place
 from stepwell.core.protocols import Backend, StepResult
 from stepwell.core.registry import check_servable
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
-from stepwell.core.types import MAX_NAME, MAX_PRIORITY, RequestId, StepId
+from stepwell.core.types import MAX_NAME, MAX_PRIORITY, RequestId
 
 log = structlog.get_logger("stepwell.engine")
-
-Observer = Callable[[int, Sequence[Event], Sequence[Instruction]], None]
-"""Called after every batch of events with its time, the events, and the instructions they led to."""
 
 FALLBACK_POLICY = "fcfs"
 """Takes over when a policy breaks a rule."""
@@ -41,15 +52,6 @@ SLICE_NS = 2_000_000
 
 PER_LOOK = 32
 """Tokens between two looks at the clock while they are handed out."""
-
-
-class TokenObserver(Protocol):
-    """Is told the token ids, which the scheduler never sees (journal level ``tokens``)."""
-
-    def prompt(self, request: RequestId, tokens: Sequence[int]) -> None: ...
-    def sampled(self, step: StepId, tokens: Sequence[tuple[RequestId, int]]) -> None:
-        """Those that count: of requests that had not ended before."""
-        ...
 
 
 class Engine:
@@ -70,6 +72,8 @@ class Engine:
         self.scheduler = scheduler
         self.failed = ""
         """Why the engine stopped serving; empty while it is healthy."""
+        self.decided: Callable[[int], None] = lambda took_ns: None
+        """Told how long the scheduler took over each batch of events."""
         self.place = as_place(backend)
         self._clock = clock
         self._observers = observers
@@ -156,6 +160,10 @@ class Engine:
         check_servable(self.scheduler.make_policy(name, options))
         self._post(UsePolicy(name, options, why))
 
+    def operate(self, event: Pause | ResetCache) -> None:
+        """What an operator wants of the scheduler, with the next batch of events."""
+        self._post(event)
+
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Keep what ``keys`` identify findable before all that is not pinned; or no longer.
 
@@ -238,6 +246,7 @@ class Engine:
             # Observers see the events all the same, so that a replay of the journal breaks down at the same place.
             self._observe(now_ns, events, ())
             raise
+        self.decided(self._clock.now_ns() - now_ns)
         self._observe(now_ns, events, out)
         self._follow(out)
         return out

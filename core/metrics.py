@@ -101,7 +101,9 @@ class ServingMetrics:
         self._deferred = Deferred()
         self._members: dict[RequestId, int] = {}
         """Of the decode group, with the group's steps done before the first that each was in."""
-        self._group_steps = self._grouped = 0
+        self.decoding = 0
+        """Requests in the decode group, by the latest launch."""
+        self._group_steps = 0
         self._group_ns = 0
         self._inflight: deque[tuple[Launch, Sequence[RequestId], int, int]] = deque()
         """Each with who samples outside the group, and its tokens of prompts and of the group."""
@@ -176,9 +178,9 @@ class ServingMetrics:
         if launch.tables:
             self.pages += sum([len(table) for _, table in launch.tables])
         if launch.joined or launch.left:
-            self._grouped += len(launch.joined) - len(launch.left)
+            self.decoding += len(launch.joined) - len(launch.left)
         if launch.decode:
-            decode = self._grouped
+            decode = self.decoding
         self.step.launch(prefill, decode)
         self._inflight.append((launch, sampled, prefill, decode))
 
@@ -234,7 +236,7 @@ class ServingMetrics:
             live.last_ns = self._group_ns
             live.given[2] += self._group_steps - since
         self._members.clear()
-        self._grouped = 0
+        self.decoding = 0
 
     def _pause(self, now_ns: int, event: Pause) -> None:
         self.paused = event.on

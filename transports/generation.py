@@ -38,6 +38,8 @@ class Choice:
         self.cached = 0
         """Prompt tokens found in the KV cache."""
         self.preemptions = 0
+        self.lags = 0
+        """How many pieces of text were taken together with one before them: the client was behind."""
         self.untaken = 0
         """Letters that nobody took yet."""
         self._text: list[str] = []
@@ -77,6 +79,8 @@ class Choice:
         """The text that is new, and the tokens (from, to) that are."""
         pieces = self._text[self._taken :]
         self._taken += len(pieces)
+        if len(pieces) > 1:
+            self.lags += len(pieces) - 1
         self.untaken = 0
         start, self._taken_tokens = self._taken_tokens, max(self.tokens, self._taken_tokens)
         return "".join(pieces), start, self._taken_tokens
@@ -142,6 +146,8 @@ class Generation:
         self.most_untaken = 0
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None
+        self.notice = ""
+        """A word for its client beside the answer, if there is one to say."""
         self._bell = Bell()
         self._end_bell = Bell()
         self._over = 0
@@ -153,6 +159,11 @@ class Generation:
         if self.overflow is not None and self.untaken > self.most_untaken:
             overflow, self.overflow = self.overflow, None
             overflow()
+
+    def pause(self, on: bool) -> None:
+        """An operator holds everything, or lets it go on."""
+        self.notice = "paused by the operator" if on else "resumed"
+        self.tell()
 
     def tell_end(self) -> None:
         """One of the choices is over."""

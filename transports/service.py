@@ -20,22 +20,23 @@ from stepwell.core.clock import Clock, RealClock
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
-from stepwell.core.events import Event, Submitted, UsePolicy
+from stepwell.core.events import Event, Pause, Submitted, UsePolicy
 from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
-from stepwell.core.metrics import ServingMetrics
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.shadow import shadow_of
 from stepwell.core.text import Opening, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
 from stepwell.transports.chat import ChatTemplate
+from stepwell.transports.decisions import DecisionRing
 from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.journal_control import JournalControl
+from stepwell.transports.measuring import metrics_of
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
@@ -120,15 +121,16 @@ class Service:
         self.clock = clock or RealClock()
         self.scheduler = scheduler or serving_scheduler(config)
         check_servable(self.scheduler.state.policy)
-        self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
-        self.metrics.shadow = shadow_of(self.scheduler)
+        self.metrics = metrics_of(config, model.name, self.scheduler, self.clock)
+        self.decisions = DecisionRing(config.admin.events_kept, self.metrics)
         self.engine = Engine(
             self.scheduler,
             model.backend,
             self.clock,
-            observers=[*observers, self.metrics.observe, self._observe],
+            observers=[*observers, self.metrics.observe, self.decisions.observe, self._observe],
             token_observer=token_observer,
         )
+        self.engine.decided = self.metrics.step.decided
         self.context = self.scheduler.max_tokens
         """Tokens of a prompt and its answer together, at most."""
         self.draining = False
@@ -136,6 +138,8 @@ class Service:
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
+        self.lags = 0
+        """Pieces of text that clients who were behind took together, of answers that are over."""
         self.loop_lag_s = 0.0
         """How late the event loop is: the worst of late, fading."""
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
@@ -150,15 +154,25 @@ class Service:
         self._idle = anyio.Event()
         self.policy_changed = anyio.Event()
         """Set, and replaced by another, when a policy has taken over."""
+        self.journal: JournalControl | None = None
+        """To be switched while serving; None: there is no folder for one."""
+        self.origin: Callable[[str], str] = lambda path: ""
+        """Where the value of a setting came from, if anybody knows."""
         self._tasks: TaskGroup | None = None
         self._ran = self._closed = False
         self.metrics.gauges |= {
             "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
+            "stepwell:estimated_wait_seconds": (
+                "A guess how long a new request waits.",
+                lambda: self.wait_ns / NS_PER_S,
+            ),
             "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag_s),
         }
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
+        lags = "Pieces of text that grew together, as a client was behind.", lambda: self.lags
+        self.metrics.counters["stepwell:stream_lag_events"] = lags
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -263,6 +277,8 @@ class Service:
             return "not started"
         if self.draining:
             return "draining"
+        if self.scheduler.paused:
+            return "paused"
         if self.engine.place.trouble:
             return self.engine.place.trouble
         stalled_ns = self.metrics.stalled_ns(self.clock.now_ns())
@@ -348,8 +364,14 @@ class Service:
         )
         return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0)
 
+    @property
+    def open(self) -> Sequence[Generation]:
+        """Answers in progress."""
+        return list(self._open)
+
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:
+            self.lags += choice.lags
             self._watched.pop(choice.stream.request, None)
         del self._open[generation]
         if not self._open:
@@ -367,6 +389,9 @@ class Service:
             elif isinstance(event, UsePolicy):
                 self.policy_changed.set()
                 self.policy_changed = anyio.Event()
+            elif isinstance(event, Pause):
+                for open_one in list(self._open):
+                    open_one.pause(event.on)
         for each in out:
             if isinstance(each, Admitted) and each.request in watched:
                 choice, generation = watched[each.request]

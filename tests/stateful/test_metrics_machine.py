@@ -49,7 +49,7 @@ class Watched:
         must(metrics.running + metrics.waiting == len(state.requests), "live requests are counted")
         ended = sum(metrics.ends.values()) + metrics.rejections.get("policy", 0)
         must(metrics.accepted == ended + len(metrics.live), f"accepted {metrics.accepted}, ended {ended}")
-        must(metrics._grouped == len(self.device.members), f"a step decodes {metrics._grouped} requests")
+        must(metrics.decoding == len(self.device.members), f"a step decodes {metrics.decoding} requests")
         must(len(metrics._deferred) == len(state.followers.all()), f"{len(metrics._deferred)} are deferred")
         must(0 <= metrics.pages <= metrics.total_pages, f"{metrics.pages} pages are in use")
         must(0 <= metrics.cached_tokens <= metrics.queried_tokens, "the hit rate is between 0 and 1")

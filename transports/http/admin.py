@@ -1,15 +1,13 @@
 """``/admin/scheduler``: who decides here, and another policy in its place while requests run.  ``/admin/pins``: what
 prefix reuse is to keep before all else.
 
-There are no keys yet, so these routes answer to this machine only: over its loopback, under its own name, with nothing
-in the request that a proxy or a web page would have put there.
+The other admin routes are beside it (``admin_*.py``); ``admin_guard`` says whom they answer.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -27,6 +25,10 @@ from stepwell.core.introspect import promises_of
 from stepwell.core.registry import whole_options
 from stepwell.core.types import NS_PER_S
 from stepwell.transports.errors import RequestError
+from stepwell.transports.http.admin_control import CONTROL
+from stepwell.transports.http.admin_events import EVENTS
+from stepwell.transports.http.admin_guard import guarded
+from stepwell.transports.http.admin_requests import REQUESTS
 from stepwell.transports.http.body import read_body, service_of
 from stepwell.transports.http.decoding import decode
 from stepwell.transports.http.messages import chat_messages, messages_of
@@ -39,9 +41,6 @@ MOST_BODY = 64 << 10
 
 PATIENCE_S = 10.0
 """The engine takes a new policy in between two steps' events, at once unless something is very wrong."""
-
-_PASSED_ON = ("origin", "forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via")
-"""Headers of web pages and proxies."""
 
 
 class Swap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,38 +55,6 @@ class Swap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _SWAP = msgspec.json.Decoder(Swap)
-
-
-# ------------------------------------------------------------------------------------------------ who may
-
-
-def _local(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-    """Only for whoever is on this machine, and speaks for himself."""
-
-    async def guarded(request: Request) -> Response:
-        host = request.client.host if request.client is not None else ""
-        passed_on = any(name in request.headers for name in _PASSED_ON)
-        if passed_on or not _loopback(host) or not _loopback(request.url.hostname or ""):
-            raise RequestError(
-                "admin routes answer on this machine only: ask http://127.0.0.1, not through a proxy or a web page",
-                status=403,
-                code="admin_local_only",
-            )
-        return await answer(request)
-
-    return guarded
-
-
-def _loopback(host: str) -> bool:
-    """Whether an address, or the name in ``Host``, is that of the machine itself."""
-    if host == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 # ------------------------------------------------------------------------------------------------ looking
@@ -219,7 +186,10 @@ def _of_the_body(error: UserError) -> UserError:
 
 
 ADMIN = (
-    Route("/admin/scheduler", _local(show), methods=["GET"]),
-    Route("/admin/scheduler", _local(change), methods=["PUT"]),
-    Route("/admin/pins", _local(pin), methods=["PUT", "DELETE"]),
+    Route("/admin/scheduler", guarded(show), methods=["GET"]),
+    Route("/admin/scheduler", guarded(change), methods=["PUT"]),
+    Route("/admin/pins", guarded(pin), methods=["PUT", "DELETE"]),
+    *CONTROL,
+    *REQUESTS,
+    *EVENTS,
 )

@@ -166,6 +166,9 @@ class EventStream(Response):
         if ended:
             self._over = True
             return body + self._closing(generation) + self._dialect.done
+        if generation.notice:
+            body += f": {generation.notice}\n\n".encode()
+            generation.notice, self._silent = "", False
         if self._silent:
             self._silent = False
             return body or self._dialect.ping

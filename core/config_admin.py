@@ -20,6 +20,7 @@ class AdminConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     token_file: str = ""
     """A file whose first line is one more such token; empty: none."""
     host: Name = "127.0.0.1"
+    """The address of a port of its own."""
     port: Annotated[int, msgspec.Meta(ge=-1, le=65_535)] = -1
     """A port of its own for ``/admin/``, which is then not at ``server.port``; 0: any free one; -1: none."""
     metrics: bool = False

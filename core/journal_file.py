@@ -112,8 +112,7 @@ class JournalWriter:
         batch_turns: int = BATCH_TURNS,
         launch_ns: int = 0,
     ) -> None:
-        """``launch_ns``: when the latest step was launched, of a journal that begins in the middle (its ``header`` has a
-        snapshot then)."""
+        """``launch_ns``: of the latest step, for a journal that begins in the middle, with a snapshot in its ``header``."""
         self.path = path
         self.encoder = JournalEncoder(launch_ns)
         self.lost_turns = 0

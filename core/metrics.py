@@ -35,7 +35,7 @@ from stepwell.core.metrics_families import Families, by_one
 from stepwell.core.metrics_histogram import Histogram
 from stepwell.core.metrics_policy import PolicyRecord, public_name
 from stepwell.core.metrics_queue import Deferred, queue_families
-from stepwell.core.metrics_requests import COUNTS, NEVER, REASONS, SECONDS, Live, left_ns
+from stepwell.core.metrics_requests import NEVER, REASONS, Live, left_ns, request_families, request_histograms
 from stepwell.core.metrics_shadow import shadow_families
 from stepwell.core.metrics_slo import SloCounts
 from stepwell.core.metrics_steps import Foresight, StepMetrics
@@ -44,9 +44,6 @@ from stepwell.core.shadow import Shadow
 from stepwell.core.types import NS_PER_S, RequestId
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-TENANT_LABELS = 50
-"""Tenants that have a label of their own, unless somebody says otherwise."""
 
 
 class ServingMetrics:
@@ -64,7 +61,7 @@ class ServingMetrics:
         *,
         limits: SchedulerLimits | None = None,
         policy: str = "fcfs",
-        tenants: int = TENANT_LABELS,
+        tenants: int = 50,
         clock: Callable[[], int] | None = None,
     ) -> None:
         self.total_pages = total_pages
@@ -84,7 +81,7 @@ class ServingMetrics:
         self.rejections: dict[str, int] = {}
         self.policy = PolicyRecord()
         self.shadow: Shadow | None = None
-        self.histograms = {name: Histogram(buckets) for name, (_, buckets) in (SECONDS | COUNTS).items()}
+        self.histograms = request_histograms()
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
@@ -148,9 +145,8 @@ class ServingMetrics:
         if len(ended) > 1:
             return ahead * (ended[-1] - ended[0]) // (len(ended) - 1)
         oldest = next((live for live in self.live.values() if live.running), None) if self.running else None
-        if oldest is None:
-            return 0
-        return ahead * left_ns(oldest, self.histograms["inter_token_latency_seconds"], now_ns) // self.running
+        gaps = self.histograms["inter_token_latency_seconds"]
+        return ahead * left_ns(oldest, gaps, now_ns) // self.running if oldest is not None else 0
 
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
@@ -369,8 +365,7 @@ class ServingMetrics:
             yield make.counter(name, text, count())
         for name, (text, histogram) in self.distributions.items():
             yield make.histogram(name, text, histogram)
-        for name, (text, _) in (SECONDS | COUNTS).items():
-            yield make.histogram(f"vllm:{name}", text, self.histograms[name])
+        yield from request_families(make, self.histograms)
 
     def _settle(self) -> None:
         """What members of the group were given so far."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable, Mapping
 
+import msgspec
+from prometheus_client.metrics_core import Metric
+
+from stepwell.core.metrics_families import Families
 from stepwell.core.metrics_histogram import E2E, FEW, ITL, TOKENS, TTFT, Histogram
 from stepwell.core.metrics_tenants import Row
 from stepwell.core.types import NS_PER_S, RequestId
@@ -48,6 +52,17 @@ class Live(msgspec.Struct, gc=False):
     last_ns: int = 0
     preemptions: int = 0
     running: bool = False
+
+
+def request_histograms() -> dict[str, Histogram]:
+    """Empty ones, by name."""
+    return {name: Histogram(buckets) for name, (_, buckets) in (SECONDS | COUNTS).items()}
+
+
+def request_families(make: Families, histograms: Mapping[str, Histogram]) -> Iterable[Metric]:
+    """What they hold, for a scraper."""
+    for name, (text, _) in (SECONDS | COUNTS).items():
+        yield make.histogram(f"vllm:{name}", text, histograms[name])
 
 
 def left_ns(live: Live, gaps: Histogram, now_ns: int) -> int:

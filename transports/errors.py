@@ -18,7 +18,7 @@ MAX_RETRY_S = 60
 DEFAULT_RETRY_S = 5
 """If nothing is known of how long it will take."""
 
-_UNAVAILABLE = ("not_serving", "not_ready", "draining", "shutting_down")
+_UNAVAILABLE = ("not_serving", "not_ready", "draining", "shutting_down", "aborted")
 _CODES = {"not_serving": "not_ready"}
 _TYPES = {
     400: "invalid_request_error",

@@ -40,6 +40,11 @@ class Choice:
         self.preemptions = 0
         self.lags = 0
         """How many pieces of text were taken together with one before them: the client was behind."""
+        self.paused = False
+        """Preempted, and not on the device again; or held by an operator."""
+        self.paused_for = ""
+        """The policy's word for why it was preempted last, or ``operator``."""
+        self._held = False
         self.untaken = 0
         """Letters that nobody took yet."""
         self._text: list[str] = []
@@ -84,6 +89,13 @@ class Choice:
         self.untaken = 0
         start, self._taken_tokens = self._taken_tokens, max(self.tokens, self._taken_tokens)
         return "".join(pieces), start, self._taken_tokens
+
+    def hold(self, on: bool) -> None:
+        """An operator holds what is on the device, or lets it go on."""
+        if on and self.admitted and not self.paused:
+            self.paused, self.paused_for, self._held = True, "operator", True
+        elif not on and self._held:
+            self.paused = self._held = False
 
     def listen(self, stop: Callable[[int, int], None], news: Callable[[], None], over: Callable[[], None]) -> None:
         """Begin.  ``stop`` tells the engine of a stop string; ``news`` is called for text, ``over`` for the end."""
@@ -149,13 +161,14 @@ class Generation:
         self.notice = ""
         """A word for its client beside the answer, if there is one to say."""
         self._bell = Bell()
+        self._ring = self._bell.ring
         self._end_bell = Bell()
         self._over = 0
         self._on_close: Callable[[Generation], None] | None = on_close
 
     def tell(self) -> None:
         """Something changed."""
-        self._bell.ring()
+        self._ring()
         if self.overflow is not None and self.untaken > self.most_untaken:
             overflow, self.overflow = self.overflow, None
             overflow()
@@ -163,6 +176,8 @@ class Generation:
     def pause(self, on: bool) -> None:
         """An operator holds everything, or lets it go on."""
         self.notice = "paused by the operator" if on else "resumed"
+        for choice in self.choices:
+            choice.hold(on)
         self.tell()
 
     def tell_end(self) -> None:
@@ -170,6 +185,10 @@ class Generation:
         self._over += 1
         self._end_bell.ring()
         self.tell()
+
+    def rings(self, ring: Callable[[], None]) -> None:
+        """Call ``ring`` at each change from now on, in the place of waking who waits for ``news``."""
+        self._ring = ring
 
     async def news(self) -> None:
         """Wait until something changed since the last call (or has already)."""

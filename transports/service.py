@@ -20,8 +20,6 @@ from stepwell.core.clock import Clock, RealClock
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
-from stepwell.core.events import Event, Pause, Submitted, UsePolicy
-from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
@@ -33,6 +31,7 @@ from stepwell.transports.aside import Aside
 from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.decisions import DecisionRing
 from stepwell.transports.errors import Refusal, refusal_of
+from stepwell.transports.following import Following
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.journal_control import JournalControl
@@ -40,6 +39,7 @@ from stepwell.transports.measuring import metrics_of
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.store.store import Store
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 from stepwell.transports.wire import Standing, Wire
@@ -114,7 +114,10 @@ class Service:
         observers: Sequence[Observer] = (),
         token_observer: TokenObserver | None = None,
         clock: Clock | None = None,
+        store: Store | None = None,
     ) -> None:
+        self.store = store
+        """What outlives the process; closed with the service."""
         self.config = config = serving_config(config, model)
         self.model = model
         self.limits = config.server
@@ -123,11 +126,14 @@ class Service:
         check_servable(self.scheduler.state.policy)
         self.metrics = metrics_of(config, model.name, self.scheduler, self.clock)
         self.decisions = DecisionRing(config.admin.events_kept, self.metrics)
+        self._open: dict[Generation, None] = {}
+        self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
+        following = Following(self._watched, self._open)
         self.engine = Engine(
             self.scheduler,
             model.backend,
             self.clock,
-            observers=[*observers, self.metrics.observe, self.decisions.observe, self._observe],
+            observers=[*observers, self.metrics.observe, self.decisions.observe, following.observe],
             token_observer=token_observer,
         )
         self.engine.decided = self.metrics.step.decided
@@ -148,12 +154,8 @@ class Service:
         self._watches: dict[Watch, None] = {}
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
-        self._open: dict[Generation, None] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
-        self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
-        self.policy_changed = anyio.Event()
-        """Set, and replaced by another, when a policy has taken over."""
         self.journal: JournalControl | None = None
         """To be switched while serving; None: there is no folder for one."""
         self.origin: Callable[[str], str] = lambda path: ""
@@ -205,6 +207,8 @@ class Service:
         finally:
             if self.model.close is not None:
                 self.model.close()
+            if self.store is not None:
+                self.store.close()
 
     @contextmanager
     def watching(self, watch: Watch) -> Iterator[Watch]:
@@ -376,30 +380,6 @@ class Service:
         del self._open[generation]
         if not self._open:
             self._idle.set()
-
-    def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
-        """What the stream does not say: that it is in line, on the device, sent away, and what the cache had."""
-        watched = self._watched
-        refused = [each.request for each in out if isinstance(each, Rejected)]
-        for event in events:
-            if isinstance(event, Submitted) and event.request in watched and event.request not in refused:
-                choice, generation = watched[event.request]
-                choice.accepted = True
-                generation.tell()
-            elif isinstance(event, UsePolicy):
-                self.policy_changed.set()
-                self.policy_changed = anyio.Event()
-            elif isinstance(event, Pause):
-                for open_one in list(self._open):
-                    open_one.pause(event.on)
-        for each in out:
-            if isinstance(each, Admitted) and each.request in watched:
-                choice, generation = watched[each.request]
-                choice.cached = choice.cached if choice.admitted else each.cached
-                choice.admitted = True
-                generation.tell()
-            elif isinstance(each, Preempted) and each.request in watched:
-                watched[each.request][0].preemptions += 1
 
 
 def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:

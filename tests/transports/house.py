@@ -32,6 +32,7 @@ from stepwell.core.config import (
     WireConfig,
     validate,
 )
+from stepwell.core.config_admin import AdminConfig, TelemetryConfig
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig
 from stepwell.core.engine import Observer
 from stepwell.core.registry import complete
@@ -59,6 +60,8 @@ def make_service(
     keys: Sequence[Mapping[str, Any]] = (),
     gateway: Mapping[str, Any] | None = None,
     wire: Mapping[str, Any] | None = None,
+    admin: Mapping[str, Any] | None = None,
+    telemetry: Mapping[str, Any] | None = None,
     classes: Sequence[Mapping[str, Any]] | None = None,
     tenants: Sequence[Mapping[str, Any]] = (),
     scheduler: Mapping[str, Any] | None = None,
@@ -77,6 +80,8 @@ def make_service(
         keys=tuple(KeyConfig(**each) for each in keys),
         gateway=GatewayConfig(**(gateway or {})),
         wire=WireConfig(**(wire or {})),
+        admin=AdminConfig(**(admin or {})),
+        telemetry=TelemetryConfig(**(telemetry or {})),
         classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
         tenants=tuple(TenantConfig(**each) for each in tenants),
     )
@@ -156,6 +161,9 @@ class Call:
     whole: bool = False
     deaf: bool = False
     """Takes the head and then nothing more."""
+    method: str = "POST"
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = anyio.Event()
@@ -186,11 +194,11 @@ class Call:
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": self.method,
             "path": self.path,
             "raw_path": self.path.encode(),
-            "query_string": b"",
-            "headers": [],
+            "query_string": self.query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in self.headers.items()],
             "server": ("test", 80),
             "client": ("test", 1),
             "scheme": "http",

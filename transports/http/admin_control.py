@@ -150,14 +150,11 @@ async def reset_cache(request: Request) -> Response:
     if not allocator.reuses_prefixes:
         name = service.config.memory.allocator
         raise RequestError(f"there is no cache: the allocator {name!r} reuses no prompts", status=409, code="no_cache")
-    turn = service.decisions.turn + 1
-    freed: list[int] = []
+    before, freed = service.decisions.turn, list[int]()
 
     def done() -> bool:
-        nonlocal turn
-        for turn, decided in service.decisions.since(turn, service.decisions.turn):
+        for _, decided in service.decisions.since(before + 1, service.decisions.turn - before):
             freed.extend(each.pages for each in decided.instructions if isinstance(each, CacheReset))
-        turn = service.decisions.turn + 1
         return bool(freed)
 
     service.engine.operate(ResetCache(body.why))

@@ -24,7 +24,10 @@ from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.responses import RESPONSES_ROUTES
+from stepwell.transports.http.sockets import SocketTimes
 from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.websocket import responses_socket
@@ -52,6 +55,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
                 # Not for a step that hangs: whoever waited for its tokens has been told.
                 tasks.cancel_scope.deadline = anyio.current_time() + GOODBYE_S
 
+    apart = service.config.admin.port >= 0  # see ``admin_app``
     routes = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
@@ -59,26 +63,33 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         Route("/v1/models/{id:path}", model, methods=["GET"]),
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
-        Route("/metrics", metrics, methods=["GET"]),
-        *ADMIN,
+        *([] if apart and service.config.admin.metrics else [Route("/metrics", metrics, methods=["GET"])]),
+        *([] if apart else ADMIN),
+        *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
     )
     gate = Middleware(Gate, gateway=service.gateway, guards=guards)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(DirectSend), *([cors] if origins else []), gate],
+        middleware=[
+            Middleware(DirectSend),
+            *([cors] if origins else []),
+            gate,
+            Middleware(SocketTimes, service=service),
+        ],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.responses = Responses(service)
     app.state.created = int(time.time())
     return app
 

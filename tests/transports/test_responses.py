@@ -1,0 +1,370 @@
+"""``/v1/responses`` over HTTP: made, streamed, stored, resumed, cancelled, deleted; each tenant for itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anyio
+import pytest
+
+from stepwell.core.config import Config, MemoryConfig, ServerConfig, WireConfig
+from stepwell.core.config_responses import ResponsesConfig
+from stepwell.sim.backend import EchoBackend
+from stepwell.tests.transports.house import (
+    PATIENCE_S,
+    Call,
+    client,
+    error_of,
+    flat_cost,
+    idle,
+    make_service,
+    until,
+    visit,
+)
+from stepwell.transports.echo import ByteTokenizer, last_message
+from stepwell.transports.service import Model, Service
+
+URL = "/v1/responses"
+TENANT = "X-Stepwell-Tenant"
+
+
+def create(text: Any = "hello", **fields: Any) -> dict[str, Any]:
+    return {"model": "echo", "input": text, **fields}
+
+
+def framed(text: str) -> list[Any]:
+    """The events of a stream; that ``event:`` and the type agree is checked on the way."""
+    assert "\r" not in text
+    found = []
+    for frame in text.split("\n\n")[:-1]:
+        if frame == ": keep-alive":
+            continue
+        kind, data = frame.split("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        assert kind == f"event: {found[-1]['type']}"
+    return found
+
+
+def said(events: list[Any]) -> str:
+    return "".join(each["delta"] for each in events if each["type"] == "response.output_text.delta")
+
+
+def text_of(response: Any) -> str:
+    return "".join(part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"])
+
+
+def house(step_us: float = 20, lengths: Any = None, **responses: Any) -> Service:
+    """With tenants by header, and these settings of ``[responses]``."""
+    config = Config(
+        memory=MemoryConfig(pages=4000, page_size=4, host_pages=0),
+        server=ServerConfig(),
+        wire=WireConfig(tenant_header=TENANT),
+        responses=ResponsesConfig(**responses),
+    )
+    backend = EchoBackend(cost=flat_cost(int(step_us * 1000)), lengths=lengths)
+    return Service(config, Model(name="echo", backend=backend, tokenizer=ByteTokenizer(), template=last_message))
+
+
+def test_whole_streamed_and_read_again_say_the_same() -> None:
+    with client(house()) as http:
+        whole = http.post(URL, json=create("grüße", metadata={"a": "b"}, temperature=0.5, instructions="be brief"))
+        assert whole.status_code == 200
+        told = whole.json()
+        assert (told["object"], told["status"], text_of(told)) == ("response", "completed", "grüße")
+        assert told["usage"]["output_tokens"] == 7
+        assert told["metadata"] == {"a": "b"}
+        assert (told["temperature"], told["instructions"], told["store"]) == (0.5, "be brief", True)
+        streamed = http.post(URL, json=create("grüße", stream=True))
+        assert streamed.headers["content-type"].startswith("text/event-stream")
+        assert streamed.headers["x-stepwell-request"] == "2"
+        events = framed(streamed.text)
+        assert [each["sequence_number"] for each in events] == list(range(len(events)))
+        assert said(events) == "grüße"
+        assert events[-1]["type"] == "response.completed"
+        again = http.get(f"{URL}/{told['id']}").json()
+        assert again == told
+        for number in range(len(events)):
+            resumed = http.get(f"{URL}/{events[0]['response']['id']}?stream=true&starting_after={number}")
+            assert framed(resumed.text) == events[number + 1 :]
+        assert framed(http.get(f"{URL}/{events[0]['response']['id']}?stream=true").text) == events
+
+
+def test_what_is_not_stored_is_not_found_and_what_is_deleted_neither() -> None:
+    with client(house()) as http:
+        id = http.post(URL, json=create(store=False)).json()["id"]
+        assert error_of(http.get(f"{URL}/{id}")) == (404, "response_not_found", "id")
+        id = http.post(URL, json=create()).json()["id"]
+        assert http.delete(f"{URL}/{id}").json() == {"id": id, "object": "response", "deleted": True}
+        for refused in (
+            http.get(f"{URL}/{id}"),
+            http.delete(f"{URL}/{id}"),
+            http.post(f"{URL}/{id}/cancel"),
+            http.get(f"{URL}/{id}/input_items"),
+        ):
+            assert error_of(refused) == (404, "response_not_found", "id")
+
+
+def test_a_conversation_goes_on_from_the_response_before() -> None:
+    def template(messages: Any, arguments: Any) -> list[int]:
+        return list("|".join(f"{each['role'][0]}:{each['content']}" for each in messages).encode())
+
+    service = make_service(template=template, memory={"pages": 4000})
+    with client(service) as http:
+        first = http.post(URL, json=create("one", instructions="brief", max_output_tokens=3)).json()
+        assert text_of(first) == "s:b"
+        second = http.post(URL, json=create("two", previous_response_id=first["id"])).json()
+        assert text_of(second) == "u:one|a:s:b|u:two"
+        assert second["previous_response_id"] == first["id"]
+        third = http.post(URL, json=create([{"role": "user", "content": "x"}], previous_response_id=second["id"]))
+        assert text_of(third.json()) == "u:one|a:s:b|u:two|a:u:one|a:s:b|u:two|u:x"
+        items = http.get(f"{URL}/{second['id']}/input_items?order=asc").json()
+        texts = [(each["role"], each["content"][0]["text"]) for each in items["data"]]
+        assert texts == [("user", "one"), ("assistant", "s:b"), ("user", "two")]
+        page = http.get(f"{URL}/{second['id']}/input_items?limit=2").json()
+        assert [each["content"][0]["text"] for each in page["data"]] == ["two", "s:b"]
+        assert page["has_more"]
+        page = http.get(f"{URL}/{second['id']}/input_items?limit=2&after={page['last_id']}").json()
+        assert ([each["content"][0]["text"] for each in page["data"]], page["has_more"]) == (["one"], False)
+        http.delete(f"{URL}/{first['id']}")
+        refused = http.post(URL, json=create("two", previous_response_id=second["id"]))
+        assert error_of(refused) == (400, "previous_response_not_found", "previous_response_id")
+
+
+def test_items_of_every_kind_make_a_chat() -> None:
+    seen: list[Any] = []
+
+    def template(messages: Any, arguments: Any) -> list[int]:
+        seen.append(messages)
+        return [1, 2]
+
+    items = [
+        {"role": "developer", "content": "be exact"},
+        {"role": "user", "content": [{"type": "input_text", "text": "weather in "}, {"type": "text", "text": "Rome?"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "look"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city":"Rome"}'},
+        {"type": "function_call", "call_id": "c2", "name": "time", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
+        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "noon"}]},
+    ]
+    calls = [
+        {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Rome"}'}},
+        {"id": "c2", "type": "function", "function": {"name": "time", "arguments": "{}"}},
+    ]
+    with client(make_service(template=template)) as http:
+        answer = http.post(URL, json=create(items))
+        assert answer.status_code == 200, answer.text
+        assert seen[0] == [
+            {"role": "system", "content": "be exact"},
+            {"role": "user", "content": "weather in Rome?"},
+            {"role": "assistant", "content": "Let me see.", "reasoning_content": "look", "tool_calls": calls},
+            {"role": "tool", "content": "sunny", "tool_call_id": "c1", "name": "weather"},
+            {"role": "tool", "content": "noon", "tool_call_id": "c2", "name": "time"},
+        ]
+        stored = http.get(f"{URL}/{answer.json()['id']}/input_items?order=asc&limit=100").json()["data"]
+        kinds = [each["type"] for each in stored]
+        assert kinds == ["message", "message", "reasoning", "message", *["function_call"] * 2, *kinds[-2:]]
+        assert len({each["id"] for each in stored}) == 8
+
+
+MISTAKES: list[tuple[dict[str, Any], int, str, str | None]] = [
+    (create(""), 400, "invalid_value", "input"),
+    (create(temperature=9), 400, "invalid_value", "temperature"),
+    (create(model="gpt"), 404, "model_not_found", "model"),
+    (create(background=True, store=False), 400, "invalid_value", "background"),
+    (create(previous_response_id="resp_1"), 400, "previous_response_not_found", "previous_response_id"),
+    (create("x" * 50_000), 400, "context_length_exceeded", "input"),
+    (create(conversation="conv_1"), 400, "unsupported_parameter", "conversation"),
+    (create(prompt={"id": "p"}), 400, "unsupported_parameter", "prompt"),
+    (create(top_logprobs=21), 400, "invalid_value", "top_logprobs"),
+    (create(include=["message.output_text.logprobs"]), 400, "invalid_value", "logprobs"),
+    (create(truncation="some"), 400, "invalid_value", "truncation"),
+    (create(metadata={"x": "y" * 513}), 400, "invalid_value", "metadata"),
+    (create(n=2), 400, "invalid_value", "n"),
+    (create([{"type": "function_call", "call_id": "c"}]), 400, "invalid_value", "input[0].name"),
+    (create([{"content": [{"type": "input_image", "image_url": "x"}]}]), 400, "invalid_value", "input[0].content[0]"),
+]
+
+
+def test_a_mistake_names_its_field() -> None:
+    service = house()
+    with client(service) as http:
+        for body, *expected in MISTAKES:
+            assert [*error_of(http.post(URL, json=body))] == expected, body
+        id = http.post(URL, json=create()).json()["id"]
+        for query, code, field in (
+            ("stream=true&starting_after=99", "invalid_value", "starting_after"),
+            ("stream=true&starting_after=x", "invalid_value", "starting_after"),
+        ):
+            assert error_of(http.get(f"{URL}/{id}?{query}")) == (400, code, field)
+        for query, field in (("limit=0", "limit"), ("order=up", "order"), ("after=x", "after")):
+            assert error_of(http.get(f"{URL}/{id}/input_items?{query}")) == (400, "invalid_value", field)
+    assert idle(service)
+
+
+def test_one_tenant_never_sees_another_s() -> None:
+    with client(house()) as http:
+        mine, other = {TENANT: "mine"}, {TENANT: "other"}
+        id = http.post(URL, json=create("secret", background=True), headers=mine).json()["id"]
+        for call in (
+            lambda: http.get(f"{URL}/{id}", headers=other),
+            lambda: http.get(f"{URL}/{id}?stream=true", headers=other),
+            lambda: http.get(f"{URL}/{id}/input_items", headers=other),
+            lambda: http.post(f"{URL}/{id}/cancel", headers=other),
+            lambda: http.delete(f"{URL}/{id}", headers=other),
+            lambda: http.get(f"{URL}/{id}"),
+        ):
+            assert error_of(call()) == (404, "response_not_found", "id")
+        refused = http.post(URL, json=create("and?", previous_response_id=id), headers=other)
+        assert error_of(refused) == (400, "previous_response_not_found", "previous_response_id")
+        with http.websocket_connect(URL, headers=other) as socket:
+            socket.send_json({"type": "response.create", **create("and?", previous_response_id=id)})
+            assert json.loads(socket.receive_text())["error"]["code"] == "previous_response_not_found"
+        assert http.get(f"{URL}/{id}", headers=mine).status_code == 200
+
+
+def test_prewarm_computes_the_prompt_and_says_nothing() -> None:
+    service = make_service(memory={"allocator": "prefix"})
+    with client(service) as http:
+        text = "a long beginning that is shared"
+        warmed = http.post(URL, json=create(text, generate=False)).json()
+        assert (warmed["status"], warmed["output"]) == ("completed", [])
+        assert warmed["usage"]["output_tokens"] == 0
+        again = http.post(URL, json=create(text, prompt_cache_options={"prewarm": True})).json()
+        assert again["usage"]["input_tokens_details"]["cached_tokens"] > 20
+
+
+def test_the_oldest_messages_go_if_the_client_allows_it() -> None:
+    def template(messages: Any, arguments: Any) -> list[int]:
+        return list("".join(each["content"] for each in messages).encode())
+
+    service = make_service(template=template, memory={"pages": 10}, scheduler={"max_context": 40})
+    items = [{"role": "user", "content": letter * 10} for letter in "abcdef"]
+    with client(service) as http:
+        assert error_of(http.post(URL, json=create(items)))[1] == "context_length_exceeded"
+        told = http.post(URL, json=create(items, truncation="auto", instructions="I:")).json()
+        assert text_of(told) == "I:" + "d" * 6
+        assert told["usage"]["input_tokens"] == 32
+        too_long = create([{"role": "user", "content": "x" * 99}], truncation="auto")
+        assert error_of(http.post(URL, json=too_long))[1] == "context_length_exceeded"
+
+
+# ------------------------------------------------------------------------------------------------ connections
+
+
+def events_of(call: Call) -> list[Any]:
+    return framed(call.text[: call.text.rfind("\n\n") + 2])
+
+
+async def cut(app: Any, call: Call, least: int) -> None:
+    """Leave once so many events came."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call.run, app)
+        with anyio.fail_after(PATIENCE_S):
+            while len(events_of(call)) < least:
+                await anyio.sleep(0.001)
+        call.left.set()
+
+
+def get(id: str, after: int, headers: dict[str, str] | None = None) -> Call:
+    query = f"stream=true&starting_after={after}"
+    return Call(f"{URL}/{id}", {}, method="GET", query=query, headers=headers or {})
+
+
+def test_a_background_response_needs_no_connection() -> None:
+    service = house(step_us=1000, lengths={1: 40, 2: 4000})
+
+    async def test(app: Any) -> None:
+        started = Call(URL, create("ab", background=True, stream=True))
+        await cut(app, started, 6)
+        seen = events_of(started)
+        id = seen[0]["response"]["id"]
+        resumed = get(id, seen[-1]["sequence_number"])
+        await resumed.run(app)
+        events = seen + events_of(resumed)
+        assert [each["sequence_number"] for each in events] == list(range(len(events)))
+        assert said(events) == "ab" * 20
+        polled = Call(URL, create("cd", background=True))
+        await polled.run(app)
+        told = json.loads(polled.text)
+        assert told["status"] in ("queued", "in_progress")
+        ended = Call(f"{URL}/{told['id']}/cancel", {})
+        await ended.run(app)
+        told = json.loads(ended.text)
+        assert told["status"] == "cancelled"
+        assert told["usage"]["output_tokens"] < 4000
+        assert service.metrics.ends["abort"] == 1
+
+    visit(service, test)
+
+
+@pytest.mark.parametrize(
+    ("fields", "goes_on"), [({"store": True}, True), ({"store": False}, False), ({}, False)], ids=str
+)
+def test_ws_1_who_drops_a_stream_may_come_back_if_he_said_store(fields: dict[str, Any], goes_on: bool) -> None:
+    """Otherwise it is cancelled within a step, as closing the connection is how one cancels."""
+    service = house(step_us=1000, lengths={1: 200})
+
+    async def test(app: Any) -> None:
+        call = Call(URL, create("ab", stream=True, **fields))
+        await cut(app, call, 8)
+        if not goes_on:
+            await until(lambda: idle(service))
+            assert service.metrics.ends["abort"] == 1
+            return
+        seen = events_of(call)
+        resumed = get(seen[0]["response"]["id"], seen[-1]["sequence_number"])
+        await resumed.run(app)
+        events = seen + events_of(resumed)
+        assert said(events) == "ab" * 100
+        assert events[-1]["type"] == "response.completed"
+
+    visit(service, test)
+
+
+def test_who_never_comes_back_is_not_waited_for_any_longer() -> None:
+    service = house(step_us=1000, lengths={1: 100_000}, hold_s=0.1)
+
+    async def test(app: Any) -> None:
+        call = Call(URL, create("ab", stream=True, store=True))
+        await cut(app, call, 8)
+        await until(lambda: idle(service))
+        id = events_of(call)[0]["response"]["id"]
+        told = Call(f"{URL}/{id}", {}, method="GET")
+        await told.run(app)
+        assert json.loads(told.text)["status"] == "cancelled"
+
+    visit(service, test)
+
+
+def test_a_gap_is_told() -> None:
+    service = house(lengths={1: 3000}, events_kib=2)
+
+    async def test(app: Any) -> None:
+        live = await begun(app, service, create("abc", background=True))
+        reader = live.read()
+        while not live.over:
+            list(reader.events())
+            await reader.news()
+        reader.leave()
+        refused = get(live.id, 0)
+        await refused.run(app)
+        assert refused.status == 410
+        error = json.loads(refused.text)["error"]
+        assert (error["code"], error["param"]) == ("events_gone", "starting_after")
+        last = live.answer.log.end - 1
+        resumed = get(live.id, last - 1)
+        await resumed.run(app)
+        assert events_of(resumed)[0]["response"]["usage"]["output_tokens"] == 3000
+
+    visit(service, test)
+
+
+async def begun(app: Any, service: Service, body: dict[str, Any]) -> Any:
+    """A response without a connection."""
+    from stepwell.transports.responses.create import CREATE, order_of  # lazy: by hand, without HTTP
+
+    live = app.state.responses.live(order_of(CREATE.decode(json.dumps(body)), service, {}))
+    await live.begin()
+    return live

@@ -19,6 +19,7 @@ import anyio
 import msgspec
 
 from stepwell.cli.logs import configure, log
+from stepwell.cli.process_stats import SPARE, raise_descriptors
 from stepwell.cli.serve_admin import closing, journal_of, listen_admin, serving_beside, tokens_in
 from stepwell.core.build import COSTMODEL, ECHO, make_shadow
 from stepwell.core.config import Config
@@ -97,6 +98,7 @@ def run(args: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})") from None
     config = complete(resolved.config)
+    _check_descriptors(config)
     make_shadow(config)  # what is wrong with it is told before a model is loaded
     guards = admin_guards(config.admin, tokens_in(os.environ))
     listener, beside = _listen(config), listen_admin(config)
@@ -156,6 +158,17 @@ def _unset(resolved: Resolved, *keys: str) -> bool:
     return all(resolved.origin(key) == DEFAULT for key in keys)
 
 
+def _check_descriptors(config: Config) -> None:
+    """A connection is an open file, and what may be open is often few until somebody asks for more."""
+    most = raise_descriptors()
+    if config.server.max_streams + SPARE > most:
+        print(
+            f"note: this process may have {most:,} open files, too few for server.max_streams ="
+            f" {config.server.max_streams:,}; raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of the unit)",
+            file=sys.stderr,
+        )
+
+
 def _listen(config: Config) -> socket.socket:
     """The port, taken before anything is loaded and opened after that; with bounds on what a client that does not read
     can cost."""
@@ -212,9 +225,10 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
     import uvicorn  # lazy: an extra
 
     from stepwell.transports.http.protocol import bounded_protocol  # lazy: the same
+    from stepwell.transports.http.sse import DirectSend  # lazy: the same
 
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        DirectSend(app),  # type: ignore[arg-type]
         http=bounded_protocol(config.server.body_timeout_s),
         lifespan="on",
         log_config=None,

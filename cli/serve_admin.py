@@ -63,7 +63,7 @@ async def serving_beside(config: uvicorn.Config, listener: socket.socket | None)
         return
     config.lifespan = "off"  # the engine is the other application's
     server = uvicorn.Server(config)
-    server.capture_signals = contextmanager(lambda: iter([None]))  # type: ignore[method-assign,assignment]
+    server.capture_signals = contextmanager(lambda: iter([None]))  # type: ignore[method-assign]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(server.serve, [listener])
         try:

@@ -15,7 +15,9 @@ class ResponsesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     keep: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 10_000
     """Responses that ended and can be asked for again, at most; the oldest of who holds most goes first."""
     keep_mib: Annotated[float, msgspec.Meta(ge=0, le=1 << 20)] = 128.0
-    """What they take together, at most."""
+    """What they take together in memory, at most."""
+    stored_mib: Annotated[float, msgspec.Meta(ge=0, le=1 << 24)] = 1024.0
+    """What they take in the file that ``store.path`` names, at most: there they outlive the process."""
     keep_hours: Annotated[float, msgspec.Meta(gt=0, le=87_600)] = 24.0
     """Since they ended, or a later response went on from them."""
     events_kib: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 1024

@@ -112,7 +112,7 @@ class JournalWriter:
         batch_turns: int = BATCH_TURNS,
         launch_ns: int = 0,
     ) -> None:
-        """``launch_ns``: of the latest step, for a journal that begins in the middle, with a snapshot in its ``header``."""
+        """``launch_ns``: of the latest step, for a journal that begins in the middle (with a snapshot in its head)."""
         self.path = path
         self.encoder = JournalEncoder(launch_ns)
         self.lost_turns = 0

@@ -88,8 +88,8 @@ class ServingMetrics:
         """What they are, and read when asked: open streams and sockets."""
         self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
         """The same, of what only grows."""
-        self.distributions: dict[str, tuple[str, Histogram]] = {}
-        """The same, of what has a size."""
+        self.measured: dict[str, tuple[str, Histogram]] = {}
+        """The same, of histograms."""
         self.ended: list[Callable[[int, Finished, Live, int], None]] = []
         """Told of every end: its time, what was decided, the request, and when its last token came."""
         self._labels = [model_name, "0"]
@@ -363,7 +363,7 @@ class ServingMetrics:
             yield make.gauge(name, text, read())
         for name, (text, count) in self.counters.items():
             yield make.counter(name, text, count())
-        for name, (text, histogram) in self.distributions.items():
+        for name, (text, histogram) in self.measured.items():
             yield make.histogram(name, text, histogram)
         yield from request_families(make, self.histograms)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -11,8 +12,8 @@ from stepwell.core.metrics_histogram import Histogram
 
 COMMON = ("model_name", "engine")
 
-Samples = Mapping[tuple[str, ...], float]
-"""Values by those of the family's own labels, ``()`` if it has none."""
+Samples = Mapping[Any, float]
+"""Values by those of the family's own labels: tuples of texts, ``()`` if it has none."""
 
 
 class Families:

@@ -110,8 +110,11 @@ class Stream:
         self.tokens.append(token)
         if logprob is not None:
             self.logprobs.append(logprob)
-        if self._listener is not None:
-            self._tell(self._listener, (token,))
+        if self._listener is not None and self.error is None:
+            try:
+                self._listener.heard((token,))
+            except Exception as error:
+                self._broke(error)
 
     def push_prompt(self, first: int, rows: Sequence[TokenLogprob]) -> None:
         """Rows of the prompt's tokens, from place ``first`` on.  Those that are known already were computed again."""
@@ -153,10 +156,13 @@ class Stream:
         try:
             listener.heard(tokens)
         except Exception as error:
-            # A reader's bug (a tokenizer, say) must not take other streams down.
-            log.error("a stream's reader failed", request=self.request, exc_info=error)
-            self.cancel()
-            self._fail(InvariantError(f"the stream's reader: {type(error).__name__}: {error}"))
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
+        """A reader's bug (a tokenizer, say) must not take other streams down."""
+        log.error("a stream's reader failed", request=self.request, exc_info=error)
+        self.cancel()
+        self._fail(InvariantError(f"the stream's reader: {type(error).__name__}: {error}"))
 
     def _end(self) -> None:
         if self._listener is None:

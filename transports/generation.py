@@ -87,8 +87,10 @@ class Choice:
         if len(pieces) > 1:
             self.lags += len(pieces) - 1
         self.untaken = 0
-        start, self._taken_tokens = self._taken_tokens, max(self.tokens, self._taken_tokens)
-        return "".join(pieces), start, self._taken_tokens
+        start, tokens = self._taken_tokens, self.tokens
+        if tokens > start:
+            self._taken_tokens = tokens
+        return pieces[0] if len(pieces) == 1 else "".join(pieces), start, self._taken_tokens
 
     def hold(self, on: bool) -> None:
         """An operator holds what is on the device, or lets it go on."""
@@ -104,13 +106,16 @@ class Choice:
 
     def heard(self, tokens: Sequence[int]) -> None:
         """The stream has more.  What comes after a stop string is not the answer's."""
-        if self._stopped or self.silent or self.over:
+        if self._stopped or self.silent or self.reason or self.error is not None:
             return
-        self._add(self._pipeline.feed(tokens))
-        keep = self._pipeline.stop_at
-        if keep is not None:
+        pipeline = self._pipeline
+        text = pipeline.feed(tokens)
+        if text:
+            self._text.append(text)
+            self.untaken += len(text)
+        if pipeline.stop_at is not None:
             self._stopped = True
-            self._stop(self.stream.request, keep)
+            self._stop(self.stream.request, pipeline.stop_at)
         self._news()
 
     def ended(self) -> None:
@@ -136,18 +141,16 @@ class Choice:
         if self._pipeline.stop_at is not None:
             self.reason = "stop"
         elif finished.reason in ("stop", "length", "cancelled"):
-            self._add(self._pipeline.finish())
+            text = self._pipeline.finish()
+            if text:
+                self._text.append(text)
+                self.untaken += len(text)
             self.reason = "length" if self.silent and finished.reason == "stop" else finished.reason
         elif finished.reason == "error":
             self.error = InvariantError("the step that this request was in failed too often")
         else:
             code = "queue_timeout" if finished.reason == "expired" else "shed"
             self.error = CapacityError(f"the request waited and was let go: {finished.reason}", code=code)
-
-    def _add(self, text: str) -> None:
-        if text:
-            self._text.append(text)
-            self.untaken += len(text)
 
 
 class Generation:
@@ -198,6 +201,11 @@ class Generation:
     def requests(self) -> str:
         """The engine's numbers of its requests, as the journal has them; the first ``MAX_NAMED``, with commas."""
         return ",".join(str(choice.stream.request) for choice in self.choices[:MAX_NAMED])
+
+    @property
+    def some_over(self) -> bool:
+        """Whether any choice has ended, or failed."""
+        return self._over > 0
 
     @property
     def ended(self) -> bool:

@@ -6,8 +6,7 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import anyio
@@ -34,14 +33,16 @@ from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.following import Following
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.herald import Outlet
 from stepwell.transports.journal_control import JournalControl
+from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.measuring import metrics_of
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
 from stepwell.transports.unstarted import Unstarted
-from stepwell.transports.watch import Watch
+from stepwell.transports.watch import Watches
 from stepwell.transports.wire import Standing, Wire
 
 log = structlog.get_logger("stepwell.service")
@@ -146,12 +147,14 @@ class Service:
         """WebSockets, counted by their endpoint."""
         self.lags = 0
         """Pieces of text that clients who were behind took together, of answers that are over."""
-        self.loop_lag_s = 0.0
-        """How late the event loop is: the worst of late, fading."""
+        self.loop_lag = LoopLag()
+        self.outlet = Outlet()
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
-        self._watches: dict[Watch, None] = {}
+        self._watches = Watches(self.clock.now_ns)
+        self.watching = self._watches.watching
+        """A context manager: looks at a connection's ``Watch`` now and then, inside."""
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
@@ -165,12 +168,10 @@ class Service:
         self.metrics.gauges |= {
             "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
-            "stepwell:estimated_wait_seconds": (
-                "A guess how long a new request waits.",
-                lambda: self.wait_ns / NS_PER_S,
-            ),
-            "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag_s),
+            "stepwell:estimated_wait_seconds": ("A guess, of a new request.", lambda: self.wait_ns / NS_PER_S),
+            "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
+        self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
         lags = "Pieces of text that grew together, as a client was behind.", lambda: self.lags
@@ -183,8 +184,11 @@ class Service:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
+                self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
-                    beside.start_soon(self._look_around)
+                    beside.start_soon(
+                        self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
+                    )
                     beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True
@@ -201,6 +205,7 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it
                 self.model.backend.close()
@@ -209,27 +214,6 @@ class Service:
                 self.model.close()
             if self.store is not None:
                 self.store.close()
-
-    @contextmanager
-    def watching(self, watch: Watch) -> Iterator[Watch]:
-        """Look at a connection now and then, inside."""
-        self._watches[watch] = None
-        try:
-            yield watch
-        finally:
-            del self._watches[watch]
-
-    async def _look_around(self) -> None:
-        limits, now_ns = self.limits, self.clock.now_ns
-        period_s = min(0.25, limits.ping_s / 4, limits.send_timeout_s / 4)
-        while True:
-            asleep_ns = now_ns()
-            await anyio.sleep(period_s)
-            awake_ns = now_ns()
-            lag_s = max((awake_ns - asleep_ns) / NS_PER_S - period_s, 0.0)
-            self.loop_lag_s = max(lag_s, self.loop_lag_s * 0.9)
-            for watch in list(self._watches):
-                watch.look(awake_ns)
 
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""

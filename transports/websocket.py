@@ -30,9 +30,10 @@ from stepwell.transports.http.answering import check_model
 from stepwell.transports.http.decoding import decode, decode_body
 from stepwell.transports.responses.create import CREATE, Create, order_of
 from stepwell.transports.responses.house import Responses
-from stepwell.transports.responses.live import Live
+from stepwell.transports.responses.live import Live, Reader
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.straight import DIRECT, writer_of
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 
@@ -135,6 +136,7 @@ class _Socket:
         self._lane_over = Bell()
         # Not anyio's, which gives the loop a turn even if nobody holds it: that is a task switch a chunk.
         self._sending = asyncio.Lock()
+        self._writer = writer_of(socket.scope.get(DIRECT))
         self._unstarted = Unstarted(service.limits.socket_mib, service.unstarted)
         self._most = int(service.limits.body_mib * (1 << 20))
         self._tasks: TaskGroup
@@ -295,6 +297,7 @@ class _Socket:
         self._begun(running)
         reader = live.read()
         reader.dropped_by(self._drop, self._service.limits.buffer_kib << 10)
+        reader.straight(self._service.outlet, lambda: self._straight(reader, live.order.lane))
         try:
             while True:
                 await self._say(data for _, data in reader.events(live.order.lane))
@@ -303,6 +306,16 @@ class _Socket:
                 await reader.news()
         finally:
             reader.leave()
+
+    def _straight(self, reader: Reader, lane: str | None) -> bool:
+        """Straight to the transport, if it takes it now and no other lane is in the middle of something."""
+        writer = self._writer
+        if writer is None or self._sending.locked() or reader.ending or not writer.free:
+            return False
+        for _, data in reader.events(lane):
+            writer.write(data)
+        self._watch.wrote()
+        return True
 
     def _begun(self, running: _Running) -> None:
         """It began, or never will.  Harmless the second time."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,6 +12,7 @@ import pytest
 
 from stepwell.core.config import Config, MemoryConfig, ServerConfig, WireConfig
 from stepwell.core.config_responses import ResponsesConfig
+from stepwell.core.config_store import StoreConfig
 from stepwell.sim.backend import EchoBackend
 from stepwell.tests.transports.house import (
     PATIENCE_S,
@@ -23,7 +26,10 @@ from stepwell.tests.transports.house import (
     visit,
 )
 from stepwell.transports.echo import ByteTokenizer, last_message
+from stepwell.transports.responses.house import Responses
+from stepwell.transports.responses.live import Live
 from stepwell.transports.service import Model, Service
+from stepwell.transports.store.store import open_store
 
 URL = "/v1/responses"
 TENANT = "X-Stepwell-Tenant"
@@ -54,8 +60,8 @@ def text_of(response: Any) -> str:
     return "".join(part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"])
 
 
-def house(step_us: float = 20, lengths: Any = None, **responses: Any) -> Service:
-    """With tenants by header, and these settings of ``[responses]``."""
+def house(step_us: float = 20, lengths: Any = None, path: Path | None = None, **responses: Any) -> Service:
+    """With tenants by header, and these settings of ``[responses]``; ``path``: of a store."""
     config = Config(
         memory=MemoryConfig(pages=4000, page_size=4, host_pages=0),
         server=ServerConfig(),
@@ -63,7 +69,9 @@ def house(step_us: float = 20, lengths: Any = None, **responses: Any) -> Service
         responses=ResponsesConfig(**responses),
     )
     backend = EchoBackend(cost=flat_cost(int(step_us * 1000)), lengths=lengths)
-    return Service(config, Model(name="echo", backend=backend, tokenizer=ByteTokenizer(), template=last_message))
+    store = open_store(StoreConfig(path=str(path))) if path is not None else None
+    model = Model(name="echo", backend=backend, tokenizer=ByteTokenizer(), template=last_message)
+    return Service(config, model, store=store)
 
 
 def test_whole_streamed_and_read_again_say_the_same() -> None:
@@ -250,6 +258,57 @@ def test_the_oldest_messages_go_if_the_client_allows_it() -> None:
         assert error_of(http.post(URL, json=too_long))[1] == "context_length_exceeded"
 
 
+def test_what_is_stored_outlives_the_process(tmp_path: Path) -> None:
+    path, mine = tmp_path / "store.db", {TENANT: "mine"}
+    with client(house(path=path, keep=1)) as http:
+        first = http.post(URL, json=create("one"), headers=mine).json()
+        second = http.post(URL, json=create("two", previous_response_id=first["id"]), headers=mine).json()
+        gone = http.post(URL, json=create("three"), headers=mine).json()
+        unstored = http.post(URL, json=create("four", store=False), headers=mine).json()
+        assert http.get(f"{URL}/{first['id']}", headers=mine).json() == first  # from the disk: there is room for one
+        assert http.delete(f"{URL}/{gone['id']}", headers=mine).json()["deleted"]
+    with client(house(path=path)) as http:
+        assert http.get(f"{URL}/{second['id']}", headers=mine).json() == second
+        for id, headers in ((gone["id"], mine), (unstored["id"], mine), (second["id"], {})):
+            assert error_of(http.get(f"{URL}/{id}", headers=headers)) == (404, "response_not_found", "id")
+        assert error_of(http.get(f"{URL}/{second['id']}?stream=true", headers=mine)) == (410, "events_gone", "stream")
+        assert http.post(f"{URL}/{second['id']}/cancel", headers=mine).json() == second
+        third = http.post(URL, json=create("five", previous_response_id=second["id"]), headers=mine).json()
+        items = http.get(f"{URL}/{third['id']}/input_items?order=asc", headers=mine).json()["data"]
+        assert [each["content"][0]["text"] for each in items] == ["one", "one", "two", "two", "five"]
+        assert http.delete(f"{URL}/{first['id']}", headers=mine).json()["deleted"]
+        refused = http.post(URL, json=create("six", previous_response_id=third["id"]), headers=mine)
+        assert error_of(refused) == (400, "previous_response_not_found", "previous_response_id")
+
+
+def test_a_background_response_that_a_crash_cut_is_found_failed(tmp_path: Path) -> None:
+    """The store as it is at that moment is what another process finds."""
+    path, copy = tmp_path / "store.db", tmp_path / "copy.db"
+    with client(house(step_us=2000, lengths={1: 2000}, path=path)) as http:
+        told = http.post(URL, json=create("ab", background=True)).json()
+        assert told["status"] in ("queued", "in_progress")
+        with sqlite3.connect(path) as here, sqlite3.connect(copy) as there:
+            here.backup(there)
+        here.close()
+        there.close()
+        http.delete(f"{URL}/{told['id']}")
+    with client(house(path=copy)) as http:
+        cut = http.get(f"{URL}/{told['id']}").json()
+        assert (cut["status"], cut["error"]["code"]) == ("failed", "server_error")
+        assert "ended before" in cut["error"]["message"]
+    with client(house(path=path)) as http:
+        assert http.get(f"{URL}/{told['id']}").status_code == 404
+
+
+def test_a_stop_is_told_to_who_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with client(house(step_us=2000, lengths={1: 2000}, path=path)) as http:
+        id = http.post(URL, json=create("ab", background=True)).json()["id"]
+    with client(house(path=path)) as http:
+        told = http.get(f"{URL}/{id}").json()
+        assert (told["status"], told["error"]["code"]) == ("failed", "shutting_down")
+
+
 # ------------------------------------------------------------------------------------------------ connections
 
 
@@ -361,10 +420,15 @@ def test_a_gap_is_told() -> None:
     visit(service, test)
 
 
-async def begun(app: Any, service: Service, body: dict[str, Any]) -> Any:
+def responses_in(app: Any) -> Responses:
+    found: Responses = app.state.responses
+    return found
+
+
+async def begun(app: Any, service: Service, body: dict[str, Any]) -> Live:
     """A response without a connection."""
     from stepwell.transports.responses.create import CREATE, order_of  # lazy: by hand, without HTTP
 
-    live = app.state.responses.live(order_of(CREATE.decode(json.dumps(body)), service, {}))
+    live = responses_in(app).live(order_of(CREATE.decode(json.dumps(body)), service, {}))
     await live.begin()
     return live

@@ -24,9 +24,10 @@ from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import request_id, service_of
 from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
 from stepwell.transports.http.sockets import SocketTimes
-from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.http.sse import ClientGone
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -64,6 +65,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         *([] if apart and service.config.admin.metrics else [Route("/metrics", metrics, methods=["GET"])]),
+        *OPENAPI,
         *([] if apart else ADMIN),
         *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
@@ -79,12 +81,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     gate = Middleware(Gate, gateway=service.gateway, guards=guards)
     app = Starlette(
         routes=routes,
-        middleware=[
-            Middleware(DirectSend),
-            *([cors] if origins else []),
-            gate,
-            Middleware(SocketTimes, service=service),
-        ],
+        middleware=[*([cors] if origins else []), gate, Middleware(SocketTimes, service=service)],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

@@ -17,7 +17,7 @@ from stepwell.transports.http.decoding import decode_body
 from stepwell.transports.http.responses_stream import ResponseStream
 from stepwell.transports.http.sse import unless_gone
 from stepwell.transports.responses.create import CREATE, order_of
-from stepwell.transports.responses.house import Responses
+from stepwell.transports.responses.house import Found, Responses
 from stepwell.transports.responses.live import Live, Reader
 
 MOST_ITEMS = 100
@@ -41,6 +41,7 @@ async def create(request: Request) -> Response:
 
     async def begin() -> Reader:
         await live.begin()
+        await responses.noted(live)
         headers[ENGINE_ID] = live.answer.requests
         return live.read()
 
@@ -62,9 +63,9 @@ async def create(request: Request) -> Response:
     return Response(body, media_type="application/json", headers=headers)
 
 
-def _found(request: Request) -> Live:
+async def _found(request: Request) -> Found:
     responses = responses_of(request)
-    return responses.find(responses.tenant(request.headers), request.path_params["id"])
+    return await responses.find(responses.tenant(request.headers), request.path_params["id"])
 
 
 def _told(request: Request, value: Any) -> Response:
@@ -75,37 +76,44 @@ def _told(request: Request, value: Any) -> Response:
 
 async def retrieve(request: Request) -> Response:
     """``GET /v1/responses/{id}``, and with ``stream=true`` its events, from behind ``starting_after`` on."""
-    live = _found(request)
+    found = await _found(request)
     if request.query_params.get("stream", "false") not in ("true", "1"):
-        live.pull()
-        return _told(request, live.answer.response())
+        return _told(request, found.response())
+    if not isinstance(found, Live):
+        raise RequestError(
+            "its events are no longer kept; without stream it has all of its text",
+            field="stream",
+            status=410,
+            code="events_gone",
+        )
     after = _number(request, "starting_after", -1, least=-1)
-    log = live.answer.log
+    log = found.answer.log
     if after >= log.end:
         raise UserError(f"there is no event {after}, the last one is {log.end - 1}", field="starting_after")
     if after + 1 < log.end:
         log.at(after + 1)
-    return ResponseStream(service_of(request), live.read(after), {"X-Request-Id": request_id(request)})
+    return ResponseStream(service_of(request), found.read(after), {"X-Request-Id": request_id(request)})
 
 
 async def delete(request: Request) -> Response:
     """``DELETE /v1/responses/{id}``; one that is on its way ends."""
-    live = _found(request)
-    responses_of(request).delete(live)
-    return _told(request, {"id": live.id, "object": "response", "deleted": True})
+    found = await _found(request)
+    await responses_of(request).delete(found)
+    return _told(request, {"id": found.id, "object": "response", "deleted": True})
 
 
 async def cancel(request: Request) -> Response:
     """``POST /v1/responses/{id}/cancel``: ends within a step; harmless if it has ended."""
-    live = _found(request)
-    live.cancel()
-    await live.finished()
-    return _told(request, live.answer.response())
+    found = await _found(request)
+    if isinstance(found, Live):
+        found.cancel()
+        await found.finished()
+    return _told(request, found.response())
 
 
 async def input_items(request: Request) -> Response:
     """``GET /v1/responses/{id}/input_items``, the last first unless ``order=asc``."""
-    items = responses_of(request).input_items(_found(request))
+    items = await responses_of(request).input_items(await _found(request))
     order, after = request.query_params.get("order", "desc"), request.query_params.get("after")
     if order not in ("asc", "desc"):
         raise UserError("is asc or desc", field="order")

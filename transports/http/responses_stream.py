@@ -14,10 +14,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stepwell.core.errors import StepwellError
-from stepwell.transports.http.sse import _DIRECT, HEADERS, PING
+from stepwell.transports.http.sse import HEADERS, PING
 from stepwell.transports.responses.live import Reader
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.straight import DIRECT, Writer, writer_of
 from stepwell.transports.watch import Watch
 
 PIECE = 64 << 10
@@ -33,6 +34,7 @@ class ResponseStream(Response):
         self._service = service
         self._reader = reader
         self._over = self._silent = False
+        self._writer: Writer | None = None
         self._watch: Watch
         self._scope: anyio.CancelScope
 
@@ -46,7 +48,7 @@ class ResponseStream(Response):
                 async with anyio.create_task_group() as tasks:
                     self._scope = tasks.cancel_scope
                     self._reader.dropped_by(self._drop, limits.buffer_kib << 10)
-                    tasks.start_soon(self._stream, send, scope.get(_DIRECT, send))
+                    tasks.start_soon(self._stream, send, scope.get(DIRECT, send))
                     with service.stopping.ends(self._scope, GOODBYE_S):
                         await self._watch_client(receive)
         except* OSError:
@@ -71,6 +73,8 @@ class ResponseStream(Response):
 
     async def _stream(self, send_head: Send, send: Send) -> None:
         watch = self._watch
+        self._writer = writer_of(send)
+        self._reader.straight(self._service.outlet, self._say)
         watch.sending()
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         watch.sent()
@@ -83,6 +87,17 @@ class ResponseStream(Response):
             else:
                 await self._reader.news()
         self._scope.cancel()
+
+    def _say(self) -> bool:
+        """Straight to the transport, if it takes it at once."""
+        writer = self._writer
+        if writer is None or self._silent or self._reader.ending or not writer.free:
+            return False
+        body = b"".join([b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in self._reader.events()])
+        if body:
+            writer.write(body)
+            self._watch.wrote()
+        return True
 
     def _next(self) -> bytes:
         """What there is to say; sets ``_over`` if it is the last."""

@@ -19,7 +19,7 @@ class SocketTimes:
         self._lives = Histogram(LIFE)
         metrics = service.metrics
         metrics.counters["vllm:websocket_connections"] = "WebSockets opened.", lambda: self._opened
-        metrics.distributions["vllm:websocket_connection_duration_seconds"] = "How long they lived.", self._lives
+        metrics.measured["vllm:websocket_connection_duration_seconds"] = "How long they lived.", self._lives
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":

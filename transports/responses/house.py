@@ -12,6 +12,8 @@ from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.types import NS_PER_MS, RequestId
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.requests import MAX_MESSAGES
+from stepwell.transports.responses.answer import Json
+from stepwell.transports.responses.archive import Archive, Kept
 from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import STORED, InputItem
 from stepwell.transports.responses.live import Live
@@ -19,6 +21,8 @@ from stepwell.transports.responses.shelf import Shelf
 from stepwell.transports.service import Service
 
 SWEEP_S = 60.0
+Found = Live | Kept
+"""With its events if it is in memory."""
 
 
 class Responses:
@@ -28,6 +32,7 @@ class Responses:
         self.service = service
         self.limits: ResponsesConfig = service.config.responses
         self.shelf = Shelf(self.limits, service.clock.now_ns)
+        self._archive = Archive(service.store, self.limits) if service.store is not None else None
         self.sockets: dict[str, int] = {}
         """Open ones, by tenant."""
         self._waiting: dict[Live, int] = {}
@@ -46,47 +51,66 @@ class Responses:
         live.hold_s = self.limits.hold_s
         return live
 
-    def find(self, tenant: str, id: str) -> Live:
+    async def find(self, tenant: str, id: str) -> Found:
         """Raises ``RequestError`` if that tenant has none of that name."""
-        live = self.shelf.find(tenant, id)
-        if live is None:
+        found = await self._look(tenant, id)
+        if found is None:
             raise RequestError(
                 f"there is no response {id[:100]!r}, or not any more", field="id", status=404, code="response_not_found"
             )
-        return live
+        return found
 
-    def delete(self, live: Live) -> None:
+    async def _look(self, tenant: str, id: str) -> Found | None:
+        live = self.shelf.find(tenant, id)
+        if live is not None or self._archive is None:
+            return live
+        return await self._archive.find(tenant, id)
+
+    async def delete(self, found: Found) -> None:
         """It is not to be found any more; if it is on its way, it ends."""
-        self.shelf.remove(live)
-        live.cancel()
+        if isinstance(found, Live):
+            self.shelf.remove(found)
+            found.cancel()
+        if self._archive is not None:
+            await self._archive.remove(found.id)
 
-    def conversation(self, order: Order) -> list[InputItem]:
+    async def noted(self, live: Live) -> None:
+        """Before it is told of: a response that needs no connection is found after a crash, too."""
+        if self._archive is not None and live.order.background and not live.over:
+            await self._archive.note(_kept(live))
+
+    async def conversation(self, order: Order) -> list[InputItem]:
         """What was said before, from the first response on."""
         turns: list[list[InputItem]] = []
         id = order.previous
         while id is not None:
-            live = self.shelf.find(order.tenant, id)
-            if live is None or not live.over:
-                why = "is not over yet" if live is not None else "is not there, or not any more"
+            found = await self._look(order.tenant, id)
+            if found is None or not found.over:
+                why = "is not over yet" if found is not None else "is not there, or not any more"
                 raise RequestError(
                     f"response {id[:100]!r} {why}", field="previous_response_id", code="previous_response_not_found"
                 )
-            self.shelf.touch(live)
-            output = msgspec.convert([item.shown() for item in live.answer.items], list[InputItem])
-            turns.append([*STORED.decode(live.input), *output])
-            id = live.previous
+            self._touch(found)
+            output = msgspec.convert(found.response()["output"], list[InputItem])
+            turns.append([*STORED.decode(found.input), *output])
+            id = found.previous
             if sum(map(len, turns)) > MAX_MESSAGES:
                 raise RequestError(f"has more than {MAX_MESSAGES} items", field="previous_response_id")
         return [item for turn in reversed(turns) for item in turn]
 
-    def input_items(self, live: Live) -> list[dict[str, Any]]:
+    def _touch(self, found: Found) -> None:
+        self.shelf.touch(found.tenant, found.id)
+        if self._archive is not None:
+            self._archive.touch(found.id)
+
+    async def input_items(self, found: Found) -> list[Json]:
         """What it was made from, in order: all that was said before, as far as it is still there, and its own input."""
-        turns: list[list[dict[str, Any]]] = []
-        one: Live | None = live
-        while one is not None:
-            output = [item.shown() for item in one.answer.items] if one is not live else []
+        turns: list[list[Json]] = []
+        one: Found | None = found
+        while one is not None and sum(map(len, turns)) <= MAX_MESSAGES:
+            output = one.response()["output"] if one is not found else []
             turns.append([*msgspec.json.decode(one.input), *output])
-            one = self.shelf.find(one.tenant, one.previous) if one.previous is not None else None
+            one = await self._look(one.tenant, one.previous) if one.previous is not None else None
         return [item for turn in reversed(turns) for item in turn]
 
     # ------------------------------------------------------------------------------------------- the keeper of them
@@ -107,12 +131,15 @@ class Responses:
 
     def ended(self, live: Live) -> None:
         """It is over."""
-        if live.order.store:
-            self.shelf.ended(live)
+        if live.order.store and self.shelf.ended(live):
+            if self._archive is not None:
+                self._archive.keep(_kept(live))
             self._again("sweep", SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
         self.shelf.expire()
+        if self._archive is not None:
+            self._archive.sweep()
         if self.shelf.count:
             self._again("sweep", SWEEP_S, self._sweep)
 
@@ -136,3 +163,7 @@ class Responses:
         timer = self._timers.get(name)
         if timer is None or timer.when() <= asyncio.get_running_loop().time():
             self._timers[name] = asyncio.get_running_loop().call_later(after_s, work)
+
+
+def _kept(live: Live) -> Kept:
+    return Kept(live.id, live.tenant, live.previous, live.answer.response(), live.input)

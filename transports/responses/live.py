@@ -18,6 +18,7 @@ from stepwell.transports.bell import Bell
 from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.herald import Herald, Outlet
 from stepwell.transports.responses.answer import Answer, Json
 from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import InputItem, chat_of, stored
@@ -27,7 +28,7 @@ from stepwell.transports.service import Service
 class Keeper(Protocol):
     """Who looks after responses."""
 
-    def conversation(self, order: Order) -> list[InputItem]:
+    async def conversation(self, order: Order) -> list[InputItem]:
         """What was said before; raises ``RequestError`` if that is not known."""
         ...
 
@@ -59,7 +60,7 @@ class Live:
         self.hold_s = 0.0
         self._service = service
         self._keeper = keeper
-        self._bells: list[Bell] = []
+        self._bells: list[Bell | Herald] = []
         self._cancelled = False
         self._begun = False
         self._pauses = 0
@@ -76,6 +77,11 @@ class Live:
     def over(self) -> bool:
         return self.answer.over
 
+    def response(self) -> Json:
+        """The response object as it is now."""
+        self.pull()
+        return self.answer.response()
+
     @property
     def request(self) -> RequestId:
         """The engine's number of it; 0 before it is in line, and once it is over."""
@@ -86,7 +92,7 @@ class Live:
     async def begin(self) -> None:
         """Into the line; raises what it is refused for."""
         service, order = self._service, self.order
-        before = self._keeper.conversation(order)
+        before = await self._keeper.conversation(order)
         if order.store:
             self.input = stored(order.items)
         with service.stopping.given_up():
@@ -254,10 +260,10 @@ class Live:
 class Reader:
     """Reads the events of a response, one after another, as far as they are there."""
 
-    def __init__(self, live: Live, number: int, bells: list[Bell]) -> None:
+    def __init__(self, live: Live, number: int, bells: list[Bell | Herald]) -> None:
         self._live = live
         self._number = number
-        self._bell = Bell()
+        self._bell: Bell | Herald = Bell()
         self._bells = bells
         bells.append(self._bell)
 
@@ -278,8 +284,18 @@ class Reader:
             yield told
 
     async def news(self) -> None:
-        """Wait until there may be more."""
+        """Wait until there may be more, for the task that reads.  Raises what ``say`` raised (``straight``)."""
         await self._bell.heard()
+
+    def straight(self, outlet: Outlet, say: Callable[[], bool]) -> None:
+        """From now on news go to ``say`` while nobody is needed for them (``Herald``); before the first ``news``."""
+        herald = Herald(outlet, say)
+        self._bells[self._bells.index(self._bell)] = self._bell = herald
+
+    @property
+    def ending(self) -> bool:
+        """The last event is there, read or not."""
+        return self._live.over
 
     def wake(self) -> None:
         """There is something else to be done."""

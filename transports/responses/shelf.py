@@ -54,20 +54,20 @@ class Shelf:
         place = own and (own.running.get(id) or own.ended.get(id))
         return place.live if place else None
 
-    def touch(self, live: Live) -> None:
+    def touch(self, tenant: str, id: str) -> None:
         """Something goes on from it: its time begins again."""
-        own = self._tenants.get(live.tenant)
-        place = own.ended.pop(live.id, None) if own is not None else None
+        own = self._tenants.get(tenant)
+        place = own.ended.pop(id, None) if own is not None else None
         if own is not None and place is not None:
             place.until_ns = self._now_ns() + self._keep_ns
-            own.ended[live.id] = place
+            own.ended[id] = place
 
-    def ended(self, live: Live) -> None:
-        """It is over, and counts from now on."""
-        own = self._tenants[live.tenant]
-        place = own.running.pop(live.id, None)
-        if place is None:  # it was deleted meanwhile
-            return
+    def ended(self, live: Live) -> bool:
+        """It is over, and counts from now on; False: it was deleted meanwhile."""
+        own = self._tenants.get(live.tenant)
+        place = own.running.pop(live.id, None) if own is not None else None
+        if own is None or place is None:
+            return False
         place.size, place.until_ns = size_of(live), self._now_ns() + self._keep_ns
         own.ended[live.id] = place
         own.size += place.size
@@ -75,13 +75,16 @@ class Shelf:
         self.count += 1
         self.expire(live.tenant)
         while self.count and (self.count > self._limits.keep or self.size > self._most):
-            most = max(self._tenants.values(), key=lambda each: (each.size, len(each.ended)))
-            self._drop(most, next(iter(most.ended)))
-        self._forget(live.tenant)
+            name = max(self._tenants, key=lambda each: (self._tenants[each].size, len(self._tenants[each].ended)))
+            self._drop(self._tenants[name], next(iter(self._tenants[name].ended)))
+            self._forget(name)
+        return True
 
     def remove(self, live: Live) -> None:
-        """Its tenant wants it gone."""
-        own = self._tenants[live.tenant]
+        """Its tenant wants it gone.  Harmless if it is."""
+        own = self._tenants.get(live.tenant)
+        if own is None or not (live.id in own.running or live.id in own.ended):
+            return
         if own.running.pop(live.id, None) is None:
             self._drop(own, live.id)
         self._forget(live.tenant)

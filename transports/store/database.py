@@ -15,6 +15,7 @@ A killed process leaves the file as the last commit left it.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import sqlite3
@@ -64,6 +65,10 @@ class Database:
         Works are run in the order of their calls, also if whoever called leaves before.
         """
         return await self._writer(work)
+
+    def post(self, work: Work[T]) -> asyncio.Future[T]:
+        """The same, for whoever does not wait: the future has what it gave, or why it failed."""
+        return self._writer.post(work)
 
     async def write_at_last(self, work: Work[T]) -> T:
         """The same of what makes room or ends something: it may use the reserve of a full store."""

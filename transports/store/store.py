@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from stepwell.core.config_store import StoreConfig
 from stepwell.core.errors import CapacityError
 from stepwell.transports.errors import RequestError
-from stepwell.transports.store import batches, files
+from stepwell.transports.store import batches, files, responses
 from stepwell.transports.store.database import Database, open_database
 
-SCHEMAS = (files.SCHEMA, batches.SCHEMA)
+SCHEMAS = (files.SCHEMA, batches.SCHEMA, responses.SCHEMA)
 """Of all who keep something; a new one is added at the end."""
 
 DAY_S = 86_400

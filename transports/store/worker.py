@@ -64,12 +64,16 @@ class Worker:
 
     async def __call__(self, work: Work[T]) -> T:
         """What ``work`` gives or raises, committed.  Raises ``CapacityError`` if there is no room or the disk fails."""
+        result: T = await self.post(work)
+        return result
+
+    def post(self, work: Work[T]) -> asyncio.Future[T]:
+        """Hand ``work`` in; whoever does not wait looks at the future's exception all the same."""
         if self._closed:
             raise shutting_down()
         task = _Task(work, asyncio.get_running_loop())
         self._queue.put(task)
-        result: T = await task.future
-        return result
+        return task.future
 
     def close(self) -> None:
         """Nothing new is taken; waits until what was handed in is done."""

@@ -20,6 +20,7 @@ from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.instructions import PolicyFault
 from stepwell.core.introspect import promises_of
 from stepwell.core.registry import whole_options
+from stepwell.core.types import NS_PER_S
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.admin_control import CONTROL
 from stepwell.transports.http.admin_events import EVENTS
@@ -70,6 +71,12 @@ def status_of(service: Service) -> dict[str, object]:
         "stands_in": bool(record.stands_in),
         "last_fault": _fault(service, record.last_fault),
         "queue": {"waiting": len(state.waiting), "running": state.view.running, "swapped": len(state.swapped)},
+        "classes": {
+            name: {"in_line": in_line, "live": state.backlog.live[name]}
+            for name, in_line in state.backlog.in_line().items()
+        },
+        "paused": scheduler.paused,
+        "estimated_wait_s": round(service.wait_ns / NS_PER_S, 3),
         "pages": {"free": state.view.free_pages, "total": state.view.total_pages},
         "shadow": _shadow(service),
     }

@@ -21,7 +21,7 @@ from stepwell.core.words import WordTokenizer
 from stepwell.sim.cost.room import check_pool
 from stepwell.transports.chat import ChatTemplate, Message
 from stepwell.transports.echo import ByteTokenizer, conversation, last_message
-from stepwell.transports.service import Model
+from stepwell.transports.model import Model
 
 NAMES = (ECHO, COSTMODEL, "smollm2")
 """Models that are named and not looked for."""

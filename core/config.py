@@ -94,7 +94,7 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tpot_ms: Amount = 0.0
     """Its objective for the time per token after the first; 0: none."""
     queue_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    """Part of ``scheduler.max_waiting`` that this class may take."""
+    """Part of ``scheduler.max_waiting`` and ``scheduler.max_waiting_tokens`` that this class may take."""
     aging_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     """Its oldest request ranks with the best at this age, under policies that age; 0: at the age in their options."""
     budget_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
@@ -246,6 +246,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     body_mib: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 4.0
     """Size of one request or one WebSocket message, at most.  A prompt of 131,072 tokens is less than 1 MiB, as text or
     as ids; what is larger is looked at for a few ns a byte, on the event loop."""
+    bodies_mib: Annotated[float, msgspec.Meta(gt=0, le=1 << 20)] = 256.0
+    """Those of all requests over HTTP that are being read, or not in line yet, together; a single one always may."""
     body_timeout_s: Seconds = 60.0
     """Time to send the head of a request in, and then its body, at most."""
     send_timeout_s: Seconds = 60.0

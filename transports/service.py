@@ -6,8 +6,8 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import anyio
 import msgspec
@@ -19,31 +19,32 @@ from stepwell.core.clock import Clock, RealClock
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
-from stepwell.core.placement import Place
-from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
-from stepwell.core.sampling import GREEDY, SamplingParams
+from stepwell.core.sampling import SamplingParams
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.text import Opening, StopStrings, TextPipeline
+from stepwell.core.text import StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
-from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.decisions import DecisionRing
 from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.following import Following
+from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
+from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.herald import Outlet
 from stepwell.transports.journal_control import JournalControl
 from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.measuring import metrics_of
+from stepwell.transports.model import Model, serving_config
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
 from stepwell.transports.unstarted import Unstarted
+from stepwell.transports.wants import Wants
 from stepwell.transports.watch import Watches
-from stepwell.transports.wire import Standing, Wire
+from stepwell.transports.wire import Wire
 
 log = structlog.get_logger("stepwell.service")
 
@@ -51,56 +52,6 @@ T = TypeVar("T")
 
 THREADS = 4
 """For tokenising, templates and page keys."""
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served.  ``pages`` replaces ``memory.pages`` if the backend measured what it has room for."""
-
-    name: str
-    backend: Backend | Place
-    """By itself it is executed on the event loop."""
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    encode: Callable[[str], list[int]] | None = None
-    """A text to complete as a prompt, with BOS where the model wants it; None: the tokenizer's ``encode``."""
-    close: Callable[[], None] | None = None
-    """Called once, when nothing is served any more; not for the backend, which has its own."""
-    pages: int = 0
-    context: int = 0
-    """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
-    logprobs: bool = False
-    """Whether the backend gives log-probabilities."""
-    sampling: Mapping[str, Any] = {}
-    """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
-    precision: str = ""
-    """What the weights are computed in, in the backend's word for it."""
-    warnings: tuple[str, ...] = ()
-    """Where its files left room for doubt, and what was done about it; ``/v1/models`` shows them."""
-
-
-class Wants(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asked for, beside the prompt."""
-
-    n: int = 1
-    max_tokens: int | None = None
-    """None: the rest of the context; 0: nothing is said, and the prompt computed all the same."""
-    stop: tuple[str, ...] = ()
-    opening: Opening = "answer"
-    sampling: SamplingParams = GREEDY
-    standing: Standing = Standing(klass="chat")
-
-
-def serving_config(config: Config, model: Model) -> Config:
-    """The configuration with what the model knows better: pages that there is room for, and its context."""
-    replace = msgspec.structs.replace
-    pages = model.pages or config.memory.pages
-    room = pages * config.memory.page_size
-    wanted = [each for each in (config.scheduler.max_context, model.context, room) if each]
-    return replace(
-        config,
-        memory=replace(config.memory, pages=pages),
-        scheduler=replace(config.scheduler, max_context=min(wanted)),
-    )
 
 
 class Service:
@@ -127,7 +78,7 @@ class Service:
         check_servable(self.scheduler.state.policy)
         self.metrics = metrics_of(config, model.name, self.scheduler, self.clock)
         self.decisions = DecisionRing(config.admin.events_kept, self.metrics)
-        self._open: dict[Generation, None] = {}
+        self._open: dict[Generation, Ticket] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         following = Following(self._watched, self._open)
         self.engine = Engine(
@@ -140,7 +91,8 @@ class Service:
         self.engine.decided = self.metrics.step.decided
         self.context = self.scheduler.max_tokens
         """Tokens of a prompt and its answer together, at most."""
-        self.draining = False
+        self.leaving = self.draining = False
+        """Nobody should send requests here any more; none is taken any more."""
         self.stopping = Stopping()
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
@@ -157,7 +109,9 @@ class Service:
         """A context manager: looks at a connection's ``Watch`` now and then, inside."""
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
+        self.admission = Admission(config, self.scheduler, self.metrics, self.clock.now_ns)
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
+        self.bodies = Unstarted(self.limits.bodies_mib, what="bodies of requests that are not understood yet")
         self._idle = anyio.Event()
         self.journal: JournalControl | None = None
         """To be switched while serving; None: there is no folder for one."""
@@ -215,6 +169,10 @@ class Service:
             if self.store is not None:
                 self.store.close()
 
+    def leave(self) -> None:
+        """Say that nothing more should be sent here; what is sent all the same is taken until ``drain``."""
+        self.leaving = True
+
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""
         self.draining = True
@@ -223,6 +181,8 @@ class Service:
         """Raises ``CapacityError`` if nothing new is taken."""
         if self.draining:
             raise CapacityError("the server is draining", code="draining")
+        if self._stalled:
+            raise CapacityError(self._stalled, code="not_ready")
 
     async def drained(self) -> None:
         """Wait until nothing is in progress or waits in a lane, or nobody waits for that any more."""
@@ -263,12 +223,17 @@ class Service:
             return f"the engine stopped: {self.engine.failed}"
         if self._tasks is None:
             return "not started"
-        if self.draining:
+        if self.leaving or self.draining:
             return "draining"
         if self.scheduler.paused:
             return "paused"
         if self.engine.place.trouble:
             return self.engine.place.trouble
+        return self._stalled
+
+    @property
+    def _stalled(self) -> str:
+        """Why nothing that is sent here would be answered soon; empty if steps finish, or there is nothing to do."""
         stalled_ns = self.metrics.stalled_ns(self.clock.now_ns())
         if stalled_ns > self.limits.stall_s * NS_PER_S:
             return f"there is work and no step has finished for {stalled_ns / NS_PER_S:.1f} s"
@@ -293,13 +258,13 @@ class Service:
         if self.stopping.is_set():
             raise shutting_down()
         if self._tasks is None:
-            raise CapacityError("not started", code="draining")
+            raise CapacityError("not started", code="not_ready")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
         stops = StopStrings(wants.stop)
         choices: list[Choice] = []
         generation = Generation(choices, self._close)
-        self._open[generation] = None
+        self._open[generation] = self.admission.take(prompts, wants.n, wants.max_tokens, wants.standing)
         try:
             for prompt, own in zip(prompts, keys or [[] for _ in prompts], strict=True):
                 parent: RequestId = 0
@@ -338,6 +303,7 @@ class Service:
             tenant=standing.tenant,
             priority=standing.priority,
             program=standing.program,
+            expires_ns=self.clock.now_ns() + standing.deadline_ns if standing.deadline_ns else 0,
             keys=keys,
             salt=self.keys.salt(standing.tenant),
             sampling=sampling,
@@ -361,7 +327,7 @@ class Service:
         for choice in generation.choices:
             self.lags += choice.lags
             self._watched.pop(choice.stream.request, None)
-        del self._open[generation]
+        self.admission.settle(self._open.pop(generation), generation)
         if not self._open:
             self._idle.set()
 

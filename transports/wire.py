@@ -51,15 +51,19 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     program: str = ""
     deadline_ns: int = 0
     """A first token that comes later than this after the request is of no use; 0: it always is."""
+    counts: bool = True
+    """It is one of its tenant's requests a minute, as lines of a batch are not."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, as the headers tell.  ``key`` None: there are no keys, or the server itself does it for the tenant."""
+    """Who asks, as the headers tell.  ``key`` None: there are no keys, or it is not a client."""
 
     tenant: str
     key: KeyConfig | None = None
     believed: bool = False
     """Whether it may name tenants and deadlines."""
+    later: bool = False
+    """It is the server, for the tenant."""
 
 
 class Wire:
@@ -80,8 +84,8 @@ class Wire:
     def standing(self, says: Says, headers: Mapping[str, str]) -> Standing:
         """Raises ``RequestError`` with the field or header that says something unknown, or what the key may not."""
         caller = self.caller(headers)
-        if caller.key is not None and caller.key.models and self._model not in caller.key.models:
-            raise _not_allowed("model", self._model, caller.key.models, "model")
+        if not self._opens(caller):
+            raise _not_allowed("model", self._model, caller.key.models if caller.key is not None else (), "model")
         tier, klass = self._tier(says.service_tier)
         priority = says.priority or 0
         ranged = next((name for least, name in self._ranges if priority >= least), klass)
@@ -99,13 +103,14 @@ class Wire:
             priority=priority,
             program=self._program(says, headers, caller.tenant),
             deadline_ns=self._deadline_ns(headers, caller, wanted),
+            counts=not caller.later,
         )
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Who asks; raises ``RequestError`` if that is nobody who may."""
         tenant, name = tenant_in(headers), key_in(headers)
         if tenant:
-            return Caller(tenant)
+            return Caller(tenant, later=True)
         if not self._gateway.keyed:
             return Caller(self._named_tenant(headers) or "default", believed=True)
         key = self._gateway.ring.named(name)
@@ -117,6 +122,13 @@ class Wire:
     def tenant(self, headers: Mapping[str, str]) -> str:
         """Whose a request is, and what it leaves behind: stored answers, files, batches."""
         return self.caller(headers).tenant
+
+    def opens(self, headers: Mapping[str, str]) -> bool:
+        """Whether whoever asks may use the model that is served."""
+        return self._opens(self.caller(headers))
+
+    def _opens(self, caller: Caller) -> bool:
+        return caller.key is None or not caller.key.models or self._model in caller.key.models
 
     def _tier(self, asked: str | None) -> tuple[str, str]:
         """The tier that it is served as, and its class."""

@@ -56,7 +56,9 @@ def ask(server: Server, prompt: str) -> None:
         answer.read()
 
 
-def test_an_operator_sees_holds_and_ends_what_runs_and_all_of_it_replays(server: Server, folder: Path, tmp_path: Path) -> None:
+def test_an_operator_sees_holds_and_ends_what_runs_and_all_of_it_replays(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
     with pytest.raises(urllib.error.HTTPError, match="404"):
         server.get("/metrics")
     wrong = tmp_path / "wrong"

@@ -40,7 +40,8 @@ from stepwell.sim.backend import EchoBackend, FaultScript, no_faults
 from stepwell.sim.cost.linear import Linear
 from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.http.app import create_app
-from stepwell.transports.service import Model, Service
+from stepwell.transports.model import Model
+from stepwell.transports.service import Service
 
 PATIENCE_S = 30
 """For things that must happen at all; nothing is timed."""

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.tests.transports.house import PATIENCE_S, idle, running, until
-from stepwell.tests.transports.test_responses import begun, create, house, responses_in, said, text_of
+from stepwell.tests.transports.responding import begun, create, house, responses_in, said, text_of
 from stepwell.transports.errors import RequestError
 from stepwell.transports.responses.answer import ENDS, Answer
 from stepwell.transports.responses.live import Live

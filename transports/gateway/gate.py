@@ -7,14 +7,15 @@ What passes carries no key any more, and says who asks (``caller``).  Chunks of 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stepwell.core.config_gateway import KeyConfig
-from stepwell.core.errors import UserError
+from stepwell.core.errors import StepwellError, UserError
 from stepwell.transports.errors import RequestError, refusal_of
 from stepwell.transports.gateway.caller import RAW, by_key
 from stepwell.transports.gateway.credentials import shown_by, without_credentials
@@ -27,16 +28,22 @@ OPEN = ("/health", "/livez", "/ping", "/ready", "/readyz")
 """What is asked without a key by whoever looks after the process; exactly so, and only to read."""
 
 METRICS = "/metrics"
+MODELS = "/v1/"
 WRONG = "this key opens nothing here"
 CHALLENGE = 'Bearer realm="stepwell"'
 _READS = ("GET", "HEAD")
 
 
-class Gate:
-    """``guards``: routes that want other tokens."""
+Told = Callable[[Mapping[str, str]], Mapping[str, str]]
+"""From the headers of a request those of its answer that say what its tenant has left."""
 
-    def __init__(self, app: ASGIApp, gateway: Gateway, guards: Sequence[Guard] = ()) -> None:
+
+class Gate:
+    """``guards``: routes that want other tokens.  ``told``: headers for answers under ``/v1``, if there are limits."""
+
+    def __init__(self, app: ASGIApp, gateway: Gateway, guards: Sequence[Guard] = (), told: Told | None = None) -> None:
         self._app = app
+        self._told = told
         self._gateway = gateway
         self._guards = guards
 
@@ -49,6 +56,8 @@ class Gate:
         except UserError as error:
             await self._refuse(error, scope, receive, send)
             return
+        if self._told is not None and passing["type"] == "http" and _path(passing).startswith(MODELS):
+            send = _telling(self._told, passing, send)
         await self._app(passing, receive, send)
 
     def _passing(self, scope: Scope) -> Scope:
@@ -102,6 +111,24 @@ class Gate:
             headers["WWW-Authenticate"] = CHALLENGE
         answer = Response(refusal.body, refusal.status, headers, media_type="application/json")
         await answer(scope, receive, send)
+
+
+def _telling(told: Told, scope: Scope, send: Send) -> Send:
+    """Adds to the head of the answer what is known by then, unless the answer says it itself."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            head: list[tuple[bytes, bytes]] = list(message.get("headers", ()))
+            if not any(name.startswith(b"x-ratelimit-") for name, _ in head):
+                try:
+                    more = told(Headers(scope=scope))
+                except StepwellError:  # who that is was odd, and it has been refused for it
+                    more = {}
+                head += [(name.encode(), value.encode()) for name, value in more.items()]
+                message = {**message, "headers": head}
+        await send(message)
+
+    return sending
 
 
 def _path(scope: Scope) -> str:

@@ -8,12 +8,13 @@ nothing about whose turn it is: that is fairness, which is the policy's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from stepwell.core.config import Config
 from stepwell.core.errors import CapacityError
+from stepwell.transports.errors import LimitReached
 from stepwell.transports.gateway.bucket import Bucket
 from stepwell.transports.gateway.durations import written
 
@@ -24,13 +25,9 @@ LEARNING = 16
 """An answer moves what is predicted of the next by one part in so many of the difference."""
 
 
-class LimitReached(CapacityError):
-    """A tenant's own limit; ``headers`` say where it stands.  ``retry`` False: it never fits."""
-
-    def __init__(self, message: str, wait_ns: int, headers: dict[str, str], *, retry: bool = True) -> None:
-        super().__init__(message, code="rate_limit_exceeded", retry_after_ns=wait_ns)
-        self.headers = headers
-        self.retry = retry
+RATE_HEADERS = tuple(
+    f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")
+)
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -128,7 +125,9 @@ FREE = Ticket(None)
 class Limits:
     """Of all tenants, those in use kept in memory, and no more of them than ``gateway.max_tenants``."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, refused: Callable[[], None] = lambda: None) -> None:
+        """``refused`` is called whenever a limit is reached."""
+        self._refused = refused
         gateway = self._gateway = config.gateway
         everybody = Allowance(gateway.requests_per_minute, gateway.tokens_per_minute, gateway.concurrent)
         self._everybody = everybody
@@ -148,10 +147,13 @@ class Limits:
         return len(self._accounts)
 
     def check(self, tenant: str, now_ns: int) -> None:
-        """Before anything is done for a request: raises ``LimitReached`` if not even the smallest could be taken."""
+        """Before anything is done for a request: raises ``LimitReached`` if there is not even room for the smallest.
+
+        Answers at once are not looked at: it may be one that waits for another to end.
+        """
         account = self._account(tenant, now_ns)
         if account is not None:
-            self._fits(account, tenant, 1, 1, 1, now_ns)
+            self._fits(account, tenant, 0, 1, 1, now_ns)
 
     def take(
         self, tenant: str, prompts: Sequence[int], n: int, most: int, now_ns: int, *, counts: bool = True
@@ -166,6 +168,8 @@ class Limits:
             return FREE
         choices, requests = n * len(prompts), int(counts)
         tokens = sum(prompts) + choices * min(most, account.predicted)
+        if account.tokens is not None:  # what is only predicted makes no request impossible
+            tokens = max(sum(prompts), min(tokens, account.tokens.per_minute))
         self._fits(account, tenant, choices, requests, tokens, now_ns)
         if account.requests is not None:
             account.requests.reserve(requests, now_ns)
@@ -204,14 +208,14 @@ class Limits:
             self._accounts[tenant] = account
         raise CapacityError(f"{len(self._accounts)} tenants are busy, and no more are known", code="too_many_tenants")
 
-    @staticmethod
-    def _fits(account: _Account, tenant: str, choices: int, requests: int, tokens: int, now_ns: int) -> None:
+    def _fits(self, account: _Account, tenant: str, choices: int, requests: int, tokens: int, now_ns: int) -> None:
         def reached(what: str, limit: int, needs: str, wait_ns: int, *, retry: bool = True) -> LimitReached:
+            self._refused()
             message = f"tenant {tenant!r} has reached its limit of {limit:,} {what}: {needs}"
             return LimitReached(message, wait_ns, account.headers(now_ns), retry=retry)
 
         most = account.allowance.concurrent
-        if most and account.open + choices > most:
+        if most and choices and account.open + choices > most:
             needs = f"{account.open} are in progress, and this asks for {choices}"
             raise reached("answers at once (concurrent)", most, needs, 0, retry=choices <= most)
         for what, bucket, wanted in (

@@ -77,9 +77,9 @@ async def pause(request: Request) -> Response:
 async def drain(request: Request) -> Response:
     """``/admin/drain``: how far it is, or (POST) begin, as SIGTERM does."""
     service = service_of(request)
-    if request.method == "POST" and not service.draining:
+    if request.method == "POST" and not service.leaving:
         log.warning("draining, as an operator wants", seconds=service.limits.drain_s)
-        service.drain()
+        service.leave()
     return JSONResponse(_busy(service))
 
 
@@ -87,7 +87,7 @@ def _busy(service: Service) -> dict[str, object]:
     state = service.scheduler.state
     return {
         "paused": service.scheduler.paused,
-        "draining": service.draining,
+        "draining": service.leaving or service.draining,
         "drain_s": service.limits.drain_s,
         "ready": service.unready or "yes",
         "answers": len(service.open),

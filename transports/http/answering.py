@@ -11,9 +11,10 @@ from starlette.responses import Response
 
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Generation
-from stepwell.transports.http.body import request_id
+from stepwell.transports.http.body import body_done, request_id
 from stepwell.transports.http.sse import Dialect, EventStream, unless_gone
-from stepwell.transports.service import Service, Wants
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 ENGINE_ID = "X-Stepwell-Request"
 """The header that says under which numbers the journal has it."""
@@ -76,12 +77,14 @@ async def respond(request: Request, service: Service, stream: bool, begin: Begin
     headers: dict[str, str] = {"X-Request-Id": name or request_id(request)}
     if stream:
         generation, shape = await unless_gone(request, service, begin)
+        body_done(request)
         headers[ENGINE_ID] = generation.requests
         prepare = shape.prepare if shape.prepares else None
         return EventStream(service, generation, shape.events, shape.closing, headers, prepare, shape.dialect)
 
     async def whole() -> bytes:
         generation, shape = await begin()
+        body_done(request)
         headers[ENGINE_ID] = generation.requests
         try:
             await generation.finished()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -17,12 +17,13 @@ from starlette.routing import Route, WebSocketRoute
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
-from stepwell.transports.errors import Refusal
+from stepwell.transports.errors import Refusal, RequestError
 from stepwell.transports.gateway.gate import Gate
 from stepwell.transports.gateway.guards import Guard
+from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
-from stepwell.transports.http.body import request_id, service_of
+from stepwell.transports.http.body import BodyRoom, request_id, service_of
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
@@ -76,12 +77,18 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         allow_origins=origins,
         allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
+        expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After", "retry-after-ms", *RATE_HEADERS],
     )
-    gate = Middleware(Gate, gateway=service.gateway, guards=guards)
+    limits = service.admission
+
+    def told(headers: Mapping[str, str]) -> Mapping[str, str]:
+        return limits.headers(service.wire.tenant(headers))
+
+    sockets = Middleware(SocketTimes, service=service)
+    gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
-        middleware=[*([cors] if origins else []), gate, Middleware(SocketTimes, service=service)],
+        middleware=[*([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies), sockets],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )
@@ -139,13 +146,17 @@ def _model(request: Request) -> dict[str, object]:
 
 
 async def models(request: Request) -> Response:
-    """``GET /v1/models``: the one there is."""
-    return JSONResponse({"object": "list", "data": [_model(request)]})
+    """``GET /v1/models``: the one there is, if the key is for it."""
+    shown = [_model(request)] if service_of(request).wire.opens(request.headers) else []
+    return JSONResponse({"object": "list", "data": shown})
 
 
 async def model(request: Request) -> Response:
     """``GET /v1/models/{id}``."""
-    check_model(service_of(request), request.path_params["id"])
+    service, name = service_of(request), request.path_params["id"]
+    check_model(service, name)
+    if not service.wire.opens(request.headers):
+        raise RequestError(f"this key may not use the model {name!r}", status=404, code="model_not_found")
     return JSONResponse(_model(request))
 
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.answering import ENGINE_ID, check_model
-from stepwell.transports.http.body import read_body, request_id, service_of
+from stepwell.transports.http.body import body_done, read_body, request_id, service_of
 from stepwell.transports.http.decoding import decode_body
 from stepwell.transports.http.responses_stream import ResponseStream
 from stepwell.transports.http.sse import unless_gone
@@ -41,6 +41,7 @@ async def create(request: Request) -> Response:
 
     async def begin() -> Reader:
         await live.begin()
+        body_done(request)
         await responses.noted(live)
         headers[ENGINE_ID] = live.answer.requests
         return live.read()

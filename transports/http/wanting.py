@@ -8,7 +8,8 @@ from typing import Any
 from stepwell.core.errors import UserError
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
 from stepwell.transports.http.requests import MAX_STOP_LETTERS, ChatRequest, Sampled
-from stepwell.transports.service import Service, Wants
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 
 def check_promises(request: ChatRequest) -> None:
@@ -46,12 +47,14 @@ def wants_of(
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     if sum(map(len, stop)) > MAX_STOP_LETTERS:
         raise UserError(f"at most {MAX_STOP_LETTERS} letters, of all of them together", field="stop")
+    standing = service.wire.standing(request, headers)
+    service.admission.check(standing)
     return Wants(
         n=n,
         max_tokens=max_tokens,
         stop=tuple(stop),
         sampling=_sampling(request, service.model.sampling, logprobs),
-        standing=service.wire.standing(request, headers),
+        standing=standing,
     )
 
 

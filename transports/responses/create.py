@@ -13,7 +13,8 @@ from stepwell.transports.errors import RequestError
 from stepwell.transports.http.requests import NOTHING, Label, ResponseFormat, Sampled, StreamOptions, Whole
 from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses.items import InputItem, items_of_input
-from stepwell.transports.service import Service, Wants
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 Metadata = Annotated[
     dict[Annotated[str, msgspec.Meta(max_length=64)], Annotated[str, msgspec.Meta(max_length=512)]],

@@ -225,6 +225,11 @@ def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service
         store=store,
     )
     service.journal = journal
+    if config.telemetry.traces:
+        from stepwell.transports.tracing import Tracing  # lazy: only where traces are wanted
+        from stepwell.transports.tracing_otel import OtelSpans  # lazy: the same
+
+        Tracing(service, OtelSpans(config.telemetry))
     return service, journal
 
 

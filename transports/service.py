@@ -81,11 +81,17 @@ class Service:
         self._open: dict[Generation, Ticket] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         following = Following(self._watched, self._open)
+        self.observers = [*observers, self.metrics.observe, self.decisions.observe, following.observe]
+        """More may be added before it runs; so with those who are told of answers ``begun`` and ``over``."""
+        self.begun: list[Callable[[Generation, Wants], None]] = []
+        self.over: list[Callable[[Generation], None]] = []
+        self.closing: list[Callable[[], None]] = []
+        """Called once, when nothing is served any more."""
         self.engine = Engine(
             self.scheduler,
             model.backend,
             self.clock,
-            observers=[*observers, self.metrics.observe, self.decisions.observe, following.observe],
+            observers=self.observers,
             token_observer=token_observer,
         )
         self.engine.decided = self.metrics.step.decided
@@ -159,6 +165,8 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        for close in self.closing:
+            close()
         self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it
@@ -278,6 +286,8 @@ class Service:
             raise
         for choice in choices:
             choice.listen(self.engine.stop, generation.tell, generation.tell_end)
+        for tell in self.begun:
+            tell(generation, wants)
         return generation
 
     def _submit(
@@ -328,6 +338,8 @@ class Service:
             self.lags += choice.lags
             self._watched.pop(choice.stream.request, None)
         self.admission.settle(self._open.pop(generation), generation)
+        for tell in self.over:
+            tell(generation)
         if not self._open:
             self._idle.set()
 

@@ -32,6 +32,7 @@ from stepwell.transports.http.sse import ClientGone
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.tracing import TraceHeaders
 from stepwell.transports.websocket import responses_socket
 
 CLIENT_GONE = 499
@@ -84,11 +85,12 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     def told(headers: Mapping[str, str]) -> Mapping[str, str]:
         return limits.headers(service.wire.tenant(headers))
 
+    traced = [Middleware(TraceHeaders)] if service.config.telemetry.traces else []
     sockets = Middleware(SocketTimes, service=service)
     gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
-        middleware=[*([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies), sockets],
+        middleware=[*traced, *([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies), sockets],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

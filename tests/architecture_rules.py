@@ -50,6 +50,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "backends": {"msgspec", "torch", "triton", "numpy", "numba", "safetensors", "gguf", "tokenizers"},
     "transports": {
         *("msgspec", "anyio", "structlog", "starlette", "uvicorn", "websockets", "jinja2"),
+        "python_multipart",
         *("llguidance", "opentelemetry"),
     },
     "sim": {"msgspec", "numpy", "structlog"},

@@ -187,6 +187,8 @@ class Service:
 
     def check_taking(self) -> None:
         """Raises ``CapacityError`` if nothing new is taken."""
+        if self.engine.failed:
+            raise CapacityError("the engine stopped", code="not_ready")
         if self.draining:
             raise CapacityError("the server is draining", code="draining")
         if self._stalled:

@@ -77,8 +77,10 @@ class Spans(Protocol):
 class _Traced:
     """One client request, with the engine's requests that are not over."""
 
-    def __init__(self, asked: Asked, left: Sequence[RequestId], attributes: Attributes) -> None:
+    def __init__(self, asked: Asked, left: Sequence[RequestId], attributes: Attributes, offset_ns: int) -> None:
+        """``offset_ns`` makes a time of the engine's clock one in ns since 1970."""
         self.asked = asked
+        self.offset_ns = offset_ns
         self.left = dict.fromkeys(left)
         self.attributes = attributes
         self.arrived: dict[RequestId, None] = {}
@@ -129,7 +131,7 @@ class Tracing:
             attributes["gen_ai.request.max_tokens"] = wants.max_tokens
         if sampling.seed is not None:
             attributes["gen_ai.request.seed"] = sampling.seed
-        traced = _Traced(asked, ids, attributes)
+        traced = _Traced(asked, ids, attributes, time.time_ns() - self._now_ns())
         self._live |= dict.fromkeys(ids, traced)
 
     def over(self, generation: Generation) -> None:
@@ -174,9 +176,9 @@ class Tracing:
         self._one_over(now_ns, id, finished.reason, failed)
 
     def _note(self, at_ns: int, id: RequestId, name: str, attributes: Attributes) -> None:
-        events = self._live[id].events
-        if len(events) < MOST_EVENTS:
-            events.append((name, self._wall(at_ns), {"stepwell.request": id, **attributes}))
+        traced = self._live[id]
+        if len(traced.events) < MOST_EVENTS:
+            traced.events.append((name, at_ns + traced.offset_ns, {"stepwell.request": id, **attributes}))
 
     def _one_over(self, now_ns: int, id: RequestId, reason: str, error: str) -> None:
         traced = self._live.pop(id)
@@ -186,20 +188,16 @@ class Tracing:
         if traced.left:
             return
         traced.events.sort(key=lambda event: event[1])
-        start_ns = traced.asked.at_ns or (traced.events[0][1] if traced.events else self._wall(now_ns))
+        start_ns = traced.asked.at_ns or (traced.events[0][1] if traced.events else now_ns + traced.offset_ns)
         attributes = traced.attributes
         attributes |= {
             "gen_ai.usage.output_tokens": traced.output_tokens,
             "gen_ai.response.finish_reasons": tuple(traced.reasons),
         }
         operation = attributes["gen_ai.operation.name"]
-        end_ns = max(self._wall(now_ns), start_ns)
+        end_ns = max(now_ns + traced.offset_ns, start_ns)
         name = f"{operation} {self._model}"
         self._spans.emit(name, traced.asked.carrier, start_ns, end_ns, attributes, traced.events, traced.error)
-
-    def _wall(self, at_ns: int) -> int:
-        """A time of the engine's clock, in ns since 1970."""
-        return time.time_ns() - self._now_ns() + at_ns
 
 
 def _latencies(now_ns: int, live: Live) -> Attributes:

@@ -16,7 +16,6 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import msgspec
@@ -63,9 +62,6 @@ async def responses_socket(socket: WebSocket) -> None:
     """The endpoint."""
     service: Service = socket.app.state.service
     responses: Responses = socket.app.state.responses
-    if not _origin_allowed(socket, service):
-        await socket.close(POLICY, "this origin may not connect")
-        return
     tenant = ""
     with contextlib.suppress(UserError):  # a response that is asked for is told
         tenant = responses.tenant(socket.headers)
@@ -97,14 +93,6 @@ def _too_many(service: Service, responses: Responses, tenant: str) -> tuple[int,
     if limits.tenant_sockets and responses.sockets[tenant] > limits.tenant_sockets:
         return POLICY, f"a tenant has {limits.tenant_sockets} sockets at most"
     return None
-
-
-def _origin_allowed(socket: WebSocket, service: Service) -> bool:
-    """Browsers name the page's origin and ask nobody else, so that any page could connect to a local server."""
-    origin = socket.headers.get("origin")
-    if not origin or "*" in service.limits.origins or origin in service.limits.origins:
-        return True
-    return urlsplit(origin).netloc == socket.headers.get("host")
 
 
 class _Running:

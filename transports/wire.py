@@ -19,7 +19,7 @@ from stepwell.core.config_types import TENANT_NAME
 from stepwell.core.page_keys import salt_of
 from stepwell.core.types import NS_PER_MS
 from stepwell.transports.errors import RequestError
-from stepwell.transports.gateway.caller import key_in, tenant_in
+from stepwell.transports.gateway.caller import class_in, key_in, tenant_in
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.keys import unauthorised
 
@@ -64,6 +64,8 @@ class Caller(msgspec.Struct, frozen=True):
     """Whether it may name tenants and deadlines."""
     later: bool = False
     """It is the server, for the tenant."""
+    klass: str = ""
+    """The class that its request is of, whatever that says; empty: what it says."""
 
 
 class Wire:
@@ -90,7 +92,7 @@ class Wire:
         priority = says.priority or 0
         ranged = next((name for least, name in self._ranges if priority >= least), klass)
         named = self._class(headers)
-        wanted = named or ranged
+        wanted = caller.klass or named or ranged
         if caller.key is not None and caller.key.classes and wanted not in caller.key.classes:
             if named or ranged != self._default:
                 field = self.rules.class_header if named else "service_tier" if ranged == klass else "priority"
@@ -110,7 +112,7 @@ class Wire:
         """Who asks; raises ``RequestError`` if that is nobody who may."""
         tenant, name = tenant_in(headers), key_in(headers)
         if tenant:
-            return Caller(tenant, later=True)
+            return Caller(tenant, later=True, klass=class_in(headers))
         if not self._gateway.keyed:
             return Caller(self._named_tenant(headers) or "default", believed=True)
         key = self._gateway.ring.named(name)

@@ -34,6 +34,7 @@ from stepwell.core.config import (
 )
 from stepwell.core.config_admin import AdminConfig, TelemetryConfig
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig
+from stepwell.core.config_store import StoreConfig
 from stepwell.core.engine import Observer
 from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend, FaultScript, no_faults
@@ -42,6 +43,7 @@ from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.http.app import create_app
 from stepwell.transports.model import Model
 from stepwell.transports.service import Service
+from stepwell.transports.store.store import open_store
 
 PATIENCE_S = 30
 """For things that must happen at all; nothing is timed."""
@@ -71,6 +73,7 @@ def make_service(
     faults: FaultScript = no_faults,
     backend: Any = None,
     observers: Sequence[Observer] = (),
+    store: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> Service:
     """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts."""
@@ -85,6 +88,7 @@ def make_service(
         telemetry=TelemetryConfig(**(telemetry or {})),
         classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
         tenants=tuple(TenantConfig(**each) for each in tenants),
+        store=StoreConfig(**(store or {})),
     )
     cost = flat_cost(int(step_us * 1000))
     made = Model(
@@ -96,7 +100,7 @@ def make_service(
             **model,
         }
     )
-    return Service(complete(validate(config)), made, observers=observers)
+    return Service(complete(validate(config)), made, observers=observers, store=open_store(config.store))
 
 
 def idle(service: Service) -> bool:
@@ -111,6 +115,7 @@ def idle(service: Service) -> bool:
         and not service._open
         and not service._watched
         and not service.unstarted.size
+        and not service.admission.limits.open
     )
 
 

@@ -5,10 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import anyio
 import pytest
 
 from stepwell.core.errors import CapacityError
-from stepwell.tests.transports.house import chat, client, error_of, events, idle, make_service, visit
+from stepwell.core.instructions import Launch
+from stepwell.core.protocols import StepResult
+from stepwell.sim.backend import EchoBackend
+from stepwell.tests.transports.house import (
+    Call,
+    chat,
+    client,
+    error_of,
+    events,
+    flat_cost,
+    idle,
+    make_service,
+    until,
+    visit,
+)
 
 from stepwell.transports.gateway.caller import on_behalf_of  # isort: skip
 from stepwell.transports.gateway.digests import digest_of  # isort: skip
@@ -260,3 +275,85 @@ def test_an_idle_server_meets_any_deadline() -> None:
     with client(make_service(classes=classes)) as http:
         for _ in range(5):
             assert http.post(CHAT, json=chat("hello")).status_code == 200
+
+
+# ------------------------------------------------------------------------------------------------ leaving, and the end
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_ab_1_who_leaves_pays_for_what_was_computed(stream: bool) -> None:
+    """AB-1, with keys, limits and metrics on: half leave while they are answered, half while they wait; all places come
+    back, and of the tokens all that were not computed."""
+    service = make_service(
+        step_us=500,
+        lengths=dict.fromkeys(range(1, 9), 10_000),
+        keys=[key("acme")],
+        gateway={"tokens_per_minute": 1_000_000, "predicted_tokens": 10_000, "concurrent": 8, "metrics": "key"},
+        scheduler={"running_limit": 4, "token_budget": 64},
+    )
+    service.admission._now_ns = lambda: 0  # so that nothing comes back by itself
+
+    async def test(app: Any) -> None:
+        calls = [Call(CHAT, chat(stream=stream, max_tokens=300), headers=bearer("acme")) for _ in range(8)]
+        async with anyio.create_task_group() as tasks:
+            for call in calls:
+                tasks.start_soon(call.run, app)
+            await until(lambda: service.metrics.generation_tokens >= 20 and service.admission.limits.open == 8)
+            assert (service.metrics.running, service.metrics.waiting) == (4, 4)
+            for call in calls:
+                call.left.set()
+        await until(lambda: idle(service))
+        left = int(service.admission.headers("acme")["x-ratelimit-remaining-tokens"])
+        paid = 1_000_000 - left
+        assert 0 < paid <= service.metrics.generation_tokens + 4 * len("hello")
+
+    visit(service, test)
+
+
+class Dies(EchoBackend):
+    """At the step that it is told."""
+
+    dies = False
+
+    def execute(self, batch: Launch) -> StepResult:
+        if self.dies:
+            raise RuntimeError("the driver is gone")
+        return super().execute(batch)
+
+
+def test_everybody_is_told_why_when_the_engine_dies() -> None:
+    """A stream, an answer in one piece and one in line; then whoever comes gets 503, and so do probes."""
+    backend = Dies(cost=flat_cost(1_000_000), lengths=dict.fromkeys(range(1, 9), 10_000))
+    service = make_service(backend=backend, scheduler={"running_limit": 2}, gateway={"concurrent": 9})
+
+    async def test(app: Any) -> None:
+        calls = [Call(CHAT, chat("long", stream=stream, max_tokens=300)) for stream in (True, False, True, False)]
+        async with anyio.create_task_group() as tasks:
+            for call in calls:
+                tasks.start_soon(call.run, app)
+            await until(lambda: service.metrics.generation_tokens > 4 and service.metrics.waiting == 2)
+            backend.dies = True
+        for call in calls:
+            assert call.whole
+            assert "internal_error" in call.text
+            assert call.status in ((200, 500) if call.body["stream"] else (500,))
+        late = Call(CHAT, chat("late"))
+        await late.run(app)
+        assert (late.status, json.loads(late.text)["error"]["code"]) == (503, "not_ready")
+        assert service.unready
+        assert service.alive
+        assert service.admission.limits.open == 0
+
+    visit(service, test, breaks=True)
+
+
+def test_nothing_new_is_taken_while_no_step_ends() -> None:
+    """HC-1: with work and no finished step for ``stall_s`` there is no capacity: 503 and not 429."""
+    service = make_service(server={"stall_s": 0.1})
+    service.metrics.stalled_ns = lambda now_ns: 200_000_000  # type: ignore[method-assign]
+    with client(service) as http:
+        refused = http.post(CHAT, json=chat("hi"))
+        assert error_of(refused)[:2] == (503, "not_ready")
+        assert refused.headers["connection"] == "close"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert http.get("/health").status_code == 200

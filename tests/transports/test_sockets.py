@@ -15,7 +15,8 @@ from stepwell.tests.transports.house import client, flat_cost
 from stepwell.tests.transports.responding import TENANT, URL, house, said, text_of
 from stepwell.tests.transports.test_websocket import closed_with, create, settled, until_end
 from stepwell.transports.echo import ByteTokenizer, last_message
-from stepwell.transports.service import Model, Service
+from stepwell.transports.model import Model
+from stepwell.transports.service import Service
 
 from starlette.testclient import WebSocketTestSession  # isort: skip
 

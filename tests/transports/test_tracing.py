@@ -121,7 +121,7 @@ def test_who_leaves_and_who_is_refused_has_a_span_too() -> None:
     (span,) = exporter.get_finished_spans()
     assert span.attributes["gen_ai.response.finish_reasons"] == ("cancelled",)
     assert span.status.status_code is StatusCode.UNSET
-    exporter.clear()
+    exporter = InMemorySpanExporter()
     service, _ = traced(exporter, scheduler={"max_waiting": 1})
     spans = spans_after(service, exporter, chat("hello", n=4))
     assert [span.status.status_code for span in spans] == [StatusCode.ERROR]

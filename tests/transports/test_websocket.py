@@ -9,11 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from stepwell.tests.transports.house import PATIENCE_S, client, idle, make_service, running, visit
+from stepwell.tests.transports.house import PATIENCE_S, client, error_of, idle, make_service, running, visit
 from stepwell.transports.responses.create import CREATE, order_of
 from stepwell.transports.service import Service
 
-from starlette.testclient import WebSocketTestSession  # isort: skip
+from starlette.testclient import WebSocketDenialResponse, WebSocketTestSession  # isort: skip
 from starlette.websockets import WebSocketDisconnect  # isort: skip
 
 URL = "/v1/responses"
@@ -339,7 +339,13 @@ def test_who_takes_nothing_is_dropped_at_the_end_of_its_life_too() -> None:
 
 @pytest.mark.parametrize(
     ("origin", "allowed"),
-    [("http://testserver", True), ("https://chat.example", True), ("https://evil.example", False), ("null", False)],
+    [
+        ("http://testserver", True),
+        ("https://chat.example", True),
+        ("https://evil.example", False),
+        ("null", False),
+        ("http://[", False),
+    ],
 )
 def test_origins(origin: str, allowed: bool) -> None:
     def connect() -> str:
@@ -351,6 +357,6 @@ def test_origins(origin: str, allowed: bool) -> None:
     if allowed:
         assert connect() == "hello"
     else:
-        with pytest.raises(WebSocketDisconnect) as caught:
+        with pytest.raises(WebSocketDenialResponse) as caught:
             connect()
-        assert caught.value.code == 1008
+        assert error_of(caught.value) == (403, "origin_not_allowed", "Origin")

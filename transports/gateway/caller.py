@@ -18,9 +18,12 @@ def by_key(name: str) -> str:
     return _KEY + name
 
 
-def on_behalf_of(tenant: str) -> dict[str, str]:
-    """Headers for work that the server does later for a tenant (lines of a batch): of any class, by no key."""
-    return {HEADER: _TENANT + tenant}
+def on_behalf_of(tenant: str, klass: str = "") -> dict[str, str]:
+    """Headers for work that the server does later for a tenant (lines of a batch): of any class, by no key.
+
+    ``klass``: of that class, whatever the request says.
+    """
+    return {HEADER: f"{_TENANT}{tenant} {klass}".rstrip()}
 
 
 def key_in(headers: Mapping[str, str]) -> str:
@@ -31,5 +34,14 @@ def key_in(headers: Mapping[str, str]) -> str:
 
 def tenant_in(headers: Mapping[str, str]) -> str:
     """The tenant for whom the server itself does this; empty if a client asks."""
+    return _work_in(headers)[0]
+
+
+def class_in(headers: Mapping[str, str]) -> str:
+    """The class that the server's own work is of; empty if it does not say, or a client asks."""
+    return _work_in(headers)[2]
+
+
+def _work_in(headers: Mapping[str, str]) -> tuple[str, str, str]:
     value = headers.get(HEADER, "")
-    return value.removeprefix(_TENANT) if value.startswith(_TENANT) else ""
+    return value.removeprefix(_TENANT).partition(" ") if value.startswith(_TENANT) else ("", "", "")

@@ -68,6 +68,8 @@ class Gate:
         guard = guard_of(path, self._guards)
         if guard is not None:
             return self._guarded(scope, guard)
+        if scope["type"] == "websocket":
+            _check_page(scope, self._gateway.config.server.origins)
         if not self._gateway.keyed:
             return without_credentials(scope) if scope["type"] == "websocket" else scope
         if self._is_open(scope, path):
@@ -135,6 +137,16 @@ def _path(scope: Scope) -> str:
     """As the router sees it: without the prefix that the application is mounted under."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if root else path
+
+
+def _check_page(scope: Scope, origins: Sequence[str]) -> None:
+    """Browsers name a page's origin and ask nobody else before a handshake, so any page could connect to a server that
+    only this machine can reach."""
+    heads = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"origin", b"host")}
+    origin = heads.get(b"origin", "")
+    if not origin or "*" in origins or origin in origins or origin.partition("://")[2] == heads.get(b"host"):
+        return
+    raise RequestError("pages of this origin may not connect", field="Origin", status=403, code="origin_not_allowed")
 
 
 def _check(key: KeyConfig, path: str, scope: Scope) -> None:

@@ -20,6 +20,10 @@ GUARDED = "stepwell.guarded"
 """In the scope: the prefix of the guard whose token was shown."""
 
 
+_PLAIN = re.compile(r"(/[a-z0-9_-]+)+")
+"""What most paths are: there is one way only to read them."""
+
+
 class Guard(msgspec.Struct, frozen=True):
     """All paths that begin with ``prefix``, such as ``/admin``, want a token with one of ``digests``.
 
@@ -40,7 +44,7 @@ class Guard(msgspec.Struct, frozen=True):
 
 def guard_of(path: str, guards: Sequence[Guard]) -> Guard | None:
     """The guard of a path, however that is written: too many are guarded rather than too few."""
-    readings = [f"{plain}/" for plain in plainly(path)]
+    readings = [f"{path}/"] if _PLAIN.fullmatch(path) else [f"{plain}/" for plain in plainly(path)]
     for guard in guards:
         if any(reading.startswith(f"{guard.prefix}/") for reading in readings):
             return guard

@@ -146,6 +146,11 @@ class Limits:
     def __len__(self) -> int:
         return len(self._accounts)
 
+    @property
+    def open(self) -> int:
+        """Answers that tickets were given for and that have not ended."""
+        return sum(each.open for each in self._accounts.values())
+
     def check(self, tenant: str, now_ns: int) -> None:
         """Before anything is done for a request: raises ``LimitReached`` if there is not even room for the smallest.
 

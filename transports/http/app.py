@@ -23,7 +23,9 @@ from stepwell.transports.gateway.guards import Guard
 from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
+from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import BodyRoom, request_id, service_of
+from stepwell.transports.http.files import FILES
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
@@ -51,6 +53,8 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(service.run, started.set)
             await started.wait()
+            if app.state.batches is not None:
+                await tasks.start(app.state.batches.run)
             try:
                 yield
             finally:
@@ -69,6 +73,8 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *([] if apart and service.config.admin.metrics else [Route("/metrics", metrics, methods=["GET"])]),
         *OPENAPI,
         *([] if apart else ADMIN),
+        *FILES,
+        *BATCHES,
         *RESPONSES_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
@@ -97,6 +103,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     app.state.service = service
     app.state.responses = Responses(service)
     app.state.created = int(time.time())
+    app.state.batches = runner_of(app, service)
     return app
 
 

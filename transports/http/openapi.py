@@ -117,6 +117,9 @@ def _operation(operation: Operation, parameters: Sequence[str]) -> Json:
     if operation.body is not None:
         content = {"application/json": {"schema": _ref(operation.body.__name__)}}
         made["requestBody"] = {"required": True, "content": content}
+    if operation.form is not None:
+        schema = {"type": "object", "properties": dict(operation.form), "required": ["file", "purpose"]}
+        made["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
     return made
 
 

@@ -11,6 +11,7 @@ from stepwell.core.types import RequestState
 from stepwell.transports.http.admin import Pinned, Swap
 from stepwell.transports.http.admin_control import Abort, Because, Switch
 from stepwell.transports.http.admin_requests import MOST_SHOWN
+from stepwell.transports.http.batches import CreateBatch
 from stepwell.transports.http.requests import ChatRequest, CompletionRequest
 from stepwell.transports.responses.create import Create
 
@@ -26,6 +27,8 @@ class Operation(msgspec.Struct, frozen=True):
     answer: str = "application/json"
     status: int = 200
     query: Mapping[str, Json] = {}
+    form: Mapping[str, Json] | None = None
+    """The fields of a form, which it takes in place of a body."""
 
 
 _WHOLE: Json = {"type": "integer", "minimum": 0}
@@ -47,6 +50,13 @@ _HEARD: Mapping[str, Json] = {
     "after": _WHOLE,
 }
 
+_FILE: Mapping[str, Json] = {
+    "file": {"type": "string", "format": "binary"},
+    "purpose": {"enum": ["batch"]},
+    "expires_after[anchor]": {"enum": ["created_at"]},
+    "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2_592_000},
+}
+
 OPERATIONS: Mapping[str, Operation] = {
     "POST /v1/chat/completions": Operation("Answer a chat.", ChatRequest, streams=True),
     "POST /v1/completions": Operation("Complete texts.", CompletionRequest, streams=True),
@@ -55,6 +65,17 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/responses/{id}": Operation("Forget it; one that is on its way ends."),
     "POST /v1/responses/{id}/cancel": Operation("End it; harmless if it has ended."),
     "GET /v1/responses/{id}/input_items": Operation("What it answers.", query=_PAGED),
+    "POST /v1/files": Operation("Keep a file, with the requests of a batch.", form=_FILE),
+    "GET /v1/files": Operation("The files of the tenant.", query={**_PAGED, "purpose": {"type": "string"}}),
+    "GET /v1/files/{id}": Operation("What is known of a file."),
+    "GET /v1/files/{id}/content": Operation("What is in it.", answer="application/octet-stream"),
+    "DELETE /v1/files/{id}": Operation("Delete it."),
+    "POST /v1/batches": Operation("Answer the requests of a file beneath all others.", CreateBatch),
+    "GET /v1/batches": Operation(
+        "The batches of the tenant.", query={name: _PAGED[name] for name in ("after", "limit")}
+    ),
+    "GET /v1/batches/{id}": Operation("How far it is."),
+    "POST /v1/batches/{id}/cancel": Operation("End it; what is answered is kept."),
     "GET /v1/models": Operation("The model that is served."),
     "GET /v1/models/{id:path}": Operation("The same, by name."),
     "GET /health": Operation("Should the process be restarted?"),

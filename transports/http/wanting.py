@@ -48,6 +48,7 @@ def wants_of(
     if sum(map(len, stop)) > MAX_STOP_LETTERS:
         raise UserError(f"at most {MAX_STOP_LETTERS} letters, of all of them together", field="stop")
     standing = service.wire.standing(request, headers)
+    service.check_taking()
     service.admission.check(standing)
     return Wants(
         n=n,

@@ -16,6 +16,7 @@ import msgspec
 
 from stepwell.core.config_admin import AdminConfig, TelemetryConfig
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
+from stepwell.core.config_grammar import GrammarConfig
 from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.config_store import StoreConfig
 from stepwell.core.config_types import Amount, Count, Header, Name, Options, Positive, Seconds, Word
@@ -193,6 +194,14 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The same answer to the last bit whatever else runs beside a request; slower."""
     options: Options = {}
     """Of ``costmodel``: what it says, and how much."""
+    tool_parser: Name = "auto"
+    """Who reads calls of tools out of its answers: a registered name, ``none``, or ``auto``: by its chat template."""
+    tool_parser_options: Options = {}
+    """That parser\'s own table."""
+    reasoning_parser: Name = "auto"
+    """The same for what it thinks before it answers."""
+    reasoning_parser_options: Options = {}
+    """That parser\'s own table."""
 
 
 class PriorityRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"klass": "class"}):
@@ -293,6 +302,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
     wire: WireConfig = WireConfig()
+    grammar: GrammarConfig = GrammarConfig()
     responses: ResponsesConfig = ResponsesConfig()
     gateway: GatewayConfig = GatewayConfig()
     keys: tuple[KeyConfig, ...] = ()

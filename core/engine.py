@@ -20,9 +20,7 @@ from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.events import (
     Cancel,
     Event,
-    Pause,
     Pin,
-    ResetCache,
     StepDone,
     StepFailed,
     Stop,
@@ -140,7 +138,7 @@ class Engine:
         if sampling.prompt_logprobs >= 0:  # of what is not computed nothing can be said
             found, salt, parent = [], b"", 0
         self._keys.begin(id, prompt, found, salt)
-        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program, parent))
+        self.post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program, parent))
         return stream
 
     def stop(self, request: RequestId, keep: int) -> None:
@@ -150,7 +148,7 @@ class Engine:
             return
         if not 0 <= keep <= len(stream.tokens):
             raise InvariantError(f"request {request} cannot keep {keep} tokens of {len(stream.tokens)}")
-        self._post(Stop(request, keep))
+        self.post(Stop(request, keep))
 
     def use_policy(self, name: str, options: dict[str, object], why: str = "") -> None:
         """Decide by another policy from the next batch of events on.
@@ -158,11 +156,7 @@ class Engine:
         Raises ``UserError`` if it cannot be made; the present one then goes on.
         """
         check_servable(self.scheduler.make_policy(name, options))
-        self._post(UsePolicy(name, options, why))
-
-    def operate(self, event: Pause | ResetCache) -> None:
-        """What an operator wants of the scheduler, with the next batch of events."""
-        self._post(event)
+        self.post(UsePolicy(name, options, why))
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Keep what ``keys`` identify findable before all that is not pinned; or no longer.
@@ -176,7 +170,7 @@ class Engine:
             raise UserError(
                 f"has {len(keys)} full pages, and {max(0, len(keys) - short)} of them can be pinned", field="messages"
             )
-        self._post(Pin(list(keys), on))
+        self.post(Pin(list(keys), on))
 
     def close(self) -> None:
         """Accept nothing more, and let ``run`` return once all requests have ended."""
@@ -195,9 +189,10 @@ class Engine:
                 del self._inbox[index]
                 self._end(Finished(request, "cancelled", 0))
                 return
-        self._post(Cancel(request))
+        self.post(Cancel(request))
 
-    def _post(self, event: Event) -> None:
+    def post(self, event: Event) -> None:
+        """Goes to the scheduler with the next batch.  From outside: ``Pause`` and ``ResetCache`` of an operator."""
         self._inbox.append(event)
         self._news.set()
 
@@ -264,6 +259,9 @@ class Engine:
             for request, first, rows in result.prompt_logprobs:
                 if request in self._streams:
                     self._streams[request].push_prompt(first, rows)
+            for request, why in result.spoiled:
+                if request in self._streams:
+                    self._streams[request].spoil(why)
             tokens = self._counting(result, ends)
             for start in range(0, len(tokens), PER_LOOK):
                 self._deliver(tokens[start : start + PER_LOOK], result.logprobs)
@@ -346,7 +344,7 @@ class Engine:
             await self._clock.sleep_until(at_ns)
             if alarm is self._alarm:
                 self._wake_ns = 0
-                self._post(Timer())
+                self.post(Timer())
 
     # ------------------------------------------------------------------------------------------- the device
 
@@ -375,11 +373,11 @@ class Engine:
             if result.failed:
                 self._launches.clear()
                 blamed = [id for id in result.blamed if id in live]
-                self._post(StepFailed(result.step, blamed, result.failed, result.device_lost))
+                self.post(StepFailed(result.step, blamed, result.failed, result.device_lost))
             else:
                 ended = [id for id in result.ended if id in live]
                 self._results.append(result)
-                self._post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
+                self.post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
 
     def _break_down(self, error: Exception, during: Sequence[object]) -> None:
         """A law is broken: stop serving.  Clients are told when the tokens that are being handed out have been."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 import structlog
 
-from stepwell.core.errors import CapacityError, InvariantError, StepwellError
+from stepwell.core.errors import CapacityError, InvariantError, StepwellError, UserError
 from stepwell.core.instructions import Finished, Rejected
 from stepwell.core.sampling import TokenLogprob
 from stepwell.core.types import RequestId
@@ -136,6 +136,11 @@ class Stream:
         """Refused on arrival."""
         at_most = f" (limit {rejected.limit})" if rejected.limit else ""
         self._fail(CapacityError(f"request refused: {rejected.code}{at_most}", code=rejected.code))
+
+    def spoil(self, why: str) -> None:
+        """Its grammar cannot be followed any further."""
+        self.cancel()
+        self._fail(UserError(f"the answer cannot be finished: {why}", field="structured_outputs"))
 
     def shut_down(self) -> None:
         """The engine was stopped before the request could end."""

@@ -13,6 +13,8 @@ from stepwell.core.sampling import TokenLogprob
 from stepwell.core.streams import Stream
 from stepwell.core.text import TextPipeline
 from stepwell.transports.bell import Bell
+from stepwell.transports.parsing.reading import Reading, ReadPipeline
+from stepwell.transports.times import Times
 
 MAX_NAMED = 64
 """Numbers of requests that are told to a client: they go into a header."""
@@ -22,9 +24,16 @@ class Choice:
     """One answer, and its stream's listener.  ``text`` is all of it so far; what is new comes from ``take``."""
 
     def __init__(
-        self, index: int, prompt: Sequence[int], stream: Stream, pipeline: TextPipeline, *, silent: bool = False
+        self,
+        index: int,
+        prompt: Sequence[int],
+        stream: Stream,
+        pipeline: TextPipeline,
+        *,
+        silent: bool = False,
+        reading: Reading | None = None,
     ) -> None:
-        """``silent``: no token is wanted, only what is known of the prompt."""
+        """``silent``: no token is wanted, only what is known of the prompt.  ``reading``: who reads the text."""
         self.index = index
         self.silent = silent
         self.prompt = prompt
@@ -51,7 +60,9 @@ class Choice:
         self._taken = 0
         """Pieces of the text that were."""
         self._taken_tokens = 0
-        self._pipeline = pipeline
+        self.reading = reading
+        """What its text is, if that is not just content."""
+        self._pipeline = pipeline if reading is None else ReadPipeline(pipeline, reading)
         self._stopped = False
         self._stop: Callable[[int, int], None]
         self._news: Callable[[], None]
@@ -69,6 +80,21 @@ class Choice:
     def logprobs(self) -> list[TokenLogprob]:
         """Of all tokens so far, in order; empty unless they were asked for."""
         return self.stream.logprobs
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it."""
+        return self._pipeline.stopped_by
+
+    @property
+    def started(self) -> bool:
+        """Somebody took some of it."""
+        return self._taken_tokens > 0
+
+    @property
+    def untaken_tokens(self) -> int:
+        """Those that nobody took yet."""
+        return max(self.tokens - self._taken_tokens, 0)
 
     @property
     def tokens(self) -> int:
@@ -158,6 +184,8 @@ class Generation:
 
     def __init__(self, choices: Sequence[Choice], on_close: Callable[[Generation], None]) -> None:
         self.choices = choices
+        self.times: Sequence[Times] = ()
+        """Of each choice, if somebody asked for them."""
         self.most_untaken = 0
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None

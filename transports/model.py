@@ -11,6 +11,7 @@ from stepwell.core.config import Config
 from stepwell.core.placement import Place
 from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.transports.chat import ChatTemplate
+from stepwell.transports.structured import ReadGrammar
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,10 +31,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
     logprobs: bool = False
     """Whether the backend gives log-probabilities."""
+    read_grammar: ReadGrammar | None = None
+    """Reads what a stranger wrote, so that the backend can be told of it; None: its answers keep to no grammar."""
     sampling: Mapping[str, Any] = {}
     """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
     precision: str = ""
     """What the weights are computed in, in the backend's word for it."""
+    chat_template: str = ""
+    """The text of ``template``, off which the formats of tool calls and reasoning are read; empty: it has none."""
     warnings: tuple[str, ...] = ()
     """Where its files left room for doubt, and what was done about it; ``/v1/models`` shows them."""
 

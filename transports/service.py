@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
@@ -20,7 +19,6 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.registry import check_servable
-from stepwell.core.sampling import SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.text import StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
@@ -37,12 +35,15 @@ from stepwell.transports.journal_control import JournalControl
 from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.measuring import metrics_of
 from stepwell.transports.model import Model, serving_config
+from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
+from stepwell.transports.structured import Structured
+from stepwell.transports.times import RequestTimes
 from stepwell.transports.unstarted import Unstarted
-from stepwell.transports.wants import Wants
+from stepwell.transports.wants import Wants, of_a_later_choice
 from stepwell.transports.watch import Watches
 from stepwell.transports.wire import Wire
 
@@ -56,6 +57,9 @@ THREADS = 4
 
 class Service:
     """One model behind one engine.  ``observers`` and ``token_observer`` are for a journal; see ``Engine``."""
+
+    journal: JournalControl | None = None
+    """To be switched while serving; None: there is no folder for one."""
 
     def __init__(
         self,
@@ -78,10 +82,12 @@ class Service:
         check_servable(self.scheduler.state.policy)
         self.metrics = metrics_of(config, model.name, self.scheduler, self.clock)
         self.decisions = DecisionRing(config.admin.events_kept, self.metrics)
+        self.times = RequestTimes()
         self._open: dict[Generation, Ticket] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         following = Following(self._watched, self._open)
-        self.observers = [*observers, self.metrics.observe, self.decisions.observe, following.observe]
+        own = (self.metrics.observe, self.decisions.observe, self.times.observe, following.observe)
+        self.observers = [*observers, *own]
         """More may be added before it runs; so with those who are told of answers ``begun`` and ``over``."""
         self.begun: list[Callable[[Generation, Wants], None]] = []
         self.over: list[Callable[[Generation], None]] = []
@@ -109,7 +115,9 @@ class Service:
         self.outlet = Outlet()
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
+        self.structured = Structured(self.engine.place, model.read_grammar, config.grammar)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
+        self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
         self._watches = Watches(self.clock.now_ns)
         self.watching = self._watches.watching
         """A context manager: looks at a connection's ``Watch`` now and then, inside."""
@@ -119,12 +127,14 @@ class Service:
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self.bodies = Unstarted(self.limits.bodies_mib, what="bodies of requests that are not understood yet")
         self._idle = anyio.Event()
-        self.journal: JournalControl | None = None
-        """To be switched while serving; None: there is no folder for one."""
-        self.origin: Callable[[str], str] = lambda path: ""
-        """Where the value of a setting came from, if anybody knows."""
         self._tasks: TaskGroup | None = None
         self._ran = self._closed = False
+        self._measure()
+
+    def _measure(self) -> None:
+        """What only a server sees is counted too."""
+        self.origin: Callable[[str], str] = lambda path: ""
+        """Where the value of a setting came from, if anybody knows."""
         self.metrics.gauges |= {
             "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
@@ -146,6 +156,7 @@ class Service:
                 self._tasks = tasks
                 self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
+                    beside.start_soon(self.structured.warm)
                     beside.start_soon(
                         self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
                     )
@@ -167,6 +178,7 @@ class Service:
         self.aside.close()
         for close in self.closing:
             close()
+        self.structured.close()
         self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it
@@ -303,7 +315,7 @@ class Service:
         parent: RequestId,
     ) -> Choice:
         standing = wants.standing
-        sampling = wants.sampling if index == 0 else _of_a_later_choice(wants.sampling, index)
+        sampling = wants.sampling if index == 0 else of_a_later_choice(wants.sampling, index)
         most = self.context - len(prompt)
         if wants.max_tokens is not None:
             # For none, one is computed and dropped: a request without would be a case of its own in every policy.
@@ -317,18 +329,19 @@ class Service:
             program=standing.program,
             expires_ns=self.clock.now_ns() + standing.deadline_ns if standing.deadline_ns else 0,
             keys=keys,
-            salt=self.keys.salt(standing.tenant),
+            salt=self.keys.salt(standing.tenant, wants.cache_salt),
             sampling=sampling,
             parent=parent,
         )
+        reading = wants.reading(prompt) if wants.reading is not None else None
         pipeline = TextPipeline(
-            self.model.tokenizer,
+            self.model.tokenizer if reading is None else self.parsers.shows(self.model.tokenizer),
             stops=stops,
             min_tokens=sampling.min_tokens,
             hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
             opening=wants.opening,
         )
-        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0)
+        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0, reading=reading)
 
     @property
     def open(self) -> Sequence[Generation]:
@@ -339,14 +352,9 @@ class Service:
         for choice in generation.choices:
             self.lags += choice.lags
             self._watched.pop(choice.stream.request, None)
+            self.times.forget(choice.stream.request)
         self.admission.settle(self._open.pop(generation), generation)
         for tell in self.over:
             tell(generation)
         if not self._open:
             self._idle.set()
-
-
-def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:
-    """A seed of its own, or all would be the same; and nothing of the prompt, which the first has told."""
-    seed = first.seed if first.seed is None else (first.seed + index) & ((1 << 63) - 1)
-    return msgspec.structs.replace(first, seed=seed, prompt_logprobs=-1)

@@ -27,6 +27,7 @@ from stepwell.core.config import (
     ClassConfig,
     Config,
     MemoryConfig,
+    ModelConfig,
     SchedulerConfig,
     ServerConfig,
     WireConfig,
@@ -73,10 +74,12 @@ def make_service(
     faults: FaultScript = no_faults,
     backend: Any = None,
     observers: Sequence[Observer] = (),
+    parsers: Mapping[str, Any] | None = None,
     store: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> Service:
-    """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts."""
+    """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts.
+    ``parsers``: ``tool_parser`` and ``reasoning_parser`` of the configuration."""
     config = Config(
         scheduler=SchedulerConfig(**(scheduler or {})),
         memory=MemoryConfig(**{"pages": 400, "page_size": 4, "host_pages": 0, **(memory or {})}),
@@ -88,6 +91,7 @@ def make_service(
         telemetry=TelemetryConfig(**(telemetry or {})),
         classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
         tenants=tuple(TenantConfig(**each) for each in tenants),
+        model=ModelConfig(**(parsers or {})),
         store=StoreConfig(**(store or {})),
     )
     cost = flat_cost(int(step_us * 1000))

@@ -68,7 +68,7 @@ async def pause(request: Request) -> Response:
     on = request.url.path.endswith("pause")
     body = await asked(request, _BECAUSE)
     if service.scheduler.paused != on:
-        service.engine.operate(Pause(on, body.why))
+        service.engine.post(Pause(on, body.why))
         await taken_in(service, lambda: service.scheduler.paused == on)
         log.warning("paused" if on else "resumed", why=body.why)
     return JSONResponse(_busy(service))
@@ -157,7 +157,7 @@ async def reset_cache(request: Request) -> Response:
             freed.extend(each.pages for each in decided.instructions if isinstance(each, CacheReset))
         return bool(freed)
 
-    service.engine.operate(ResetCache(body.why))
+    service.engine.post(ResetCache(body.why))
     await taken_in(service, done)
     log.warning("prefix cache reset", pages=freed[0], why=body.why)
     usage = allocator.usage()

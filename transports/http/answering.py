@@ -57,10 +57,15 @@ def check_model(service: Service, name: str | None) -> None:
         )
 
 
-async def accepted(service: Service, prompts: Sequence[list[int]], wants: Wants) -> Generation:
+async def accepted(service: Service, prompts: Sequence[list[int]], wants: Wants, *, timed: bool = False) -> Generation:
     """In line; whatever the scheduler refuses is refused before the answer's status is sent."""
     service.check_taking()
-    generation = service.start(prompts, wants, await service.keys(prompts, wants.standing.tenant))
+    sampling = await service.structured.ready(wants.sampling, wants.grammar_field)
+    wants = msgspec.structs.replace(wants, sampling=sampling)
+    keys = await service.keys(prompts, wants.standing.tenant, wants.cache_salt)
+    generation = service.start(prompts, wants, keys)
+    if timed:
+        generation.times = [service.times.watch(choice.stream.request) for choice in generation.choices]
     try:
         await generation.accepted()
     except BaseException:
@@ -72,9 +77,9 @@ async def accepted(service: Service, prompts: Sequence[list[int]], wants: Wants)
 Begin = Callable[[], Awaitable[tuple[Generation, Shape]]]
 
 
-async def respond(request: Request, service: Service, stream: bool, begin: Begin, name: str = "") -> Response:
+async def respond(request: Request, service: Service, stream: bool, begin: Begin, name: str | None = None) -> Response:
     """Begin, and answer: in pieces or in one.  ``name``: what the answer's header calls it."""
-    headers: dict[str, str] = {"X-Request-Id": name or request_id(request)}
+    headers: dict[str, str] = {"X-Request-Id": request_id(request, name)}
     if stream:
         generation, shape = await unless_gone(request, service, begin)
         body_done(request)

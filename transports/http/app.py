@@ -23,6 +23,7 @@ from stepwell.transports.gateway.guards import Guard
 from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
+from stepwell.transports.http.anthropic import ANTHROPIC_ROUTES
 from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import BodyRoom, request_id, service_of
 from stepwell.transports.http.files import FILES
@@ -31,6 +32,7 @@ from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
 from stepwell.transports.http.sockets import SocketTimes
 from stepwell.transports.http.sse import ClientGone
+from stepwell.transports.http.tokenizing import TOKENIZING_ROUTES
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
@@ -76,6 +78,8 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *FILES,
         *BATCHES,
         *RESPONSES_ROUTES,
+        *ANTHROPIC_ROUTES,
+        *TOKENIZING_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)

@@ -24,9 +24,10 @@ def service_of(request: Request) -> Service:
     return cast(Service, request.app.state.service)
 
 
-def request_id(request: HTTPConnection) -> str:
-    """The client's own id if it is short and harmless, for the answer's header only; otherwise a fresh one."""
-    given = request.headers.get("x-request-id", "")
+def request_id(request: HTTPConnection, named: str | None = None) -> str:
+    """The client's own id if it is short and harmless, for the answer's header only; otherwise ``named``, or a fresh
+    one."""
+    given = request.headers.get("x-request-id", named or "")
     return given if _SAFE_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
 
 

@@ -44,9 +44,10 @@ class CompletionShape(OpenAIShape):
 
     def opening(self, choice: Choice) -> list[tuple[Json, Logprobs | None]]:
         if not self._echoes:
-            return []
+            ids = self.prompt_ids(choice)
+            return [({"text": "", **ids}, None)] if ids else []
         mine = self._prompts.get(choice.index // self._n)
-        return [({"text": self._echo(choice.index)}, mine.raw() if mine else None)]
+        return [({"text": self._echo(choice.index), **self.prompt_ids(choice)}, mine.raw() if mine else None)]
 
     def delta(self, text: str) -> Json:
         return {"text": text}
@@ -55,7 +56,7 @@ class CompletionShape(OpenAIShape):
         return {"text": ""}
 
     def message(self, choice: Choice) -> Json:
-        return {"text": self._echo(choice.index) + choice.text}
+        return {"text": self._echo(choice.index) + choice.text, **self.prompt_ids(choice)}
 
     def logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
         if not choice.logprobs:

@@ -15,17 +15,30 @@ from typing import Annotated, Any
 import msgspec
 
 from stepwell.transports.http.admin import Pinned
+from stepwell.transports.http.anthropic_requests import AnthropicTool, CountRequest, MessagesRequest, Turn
 from stepwell.transports.http.requests import ChatMessage, ChatRequest, CompletionRequest, TokenId
+from stepwell.transports.http.tokenizing import DetokenizeRequest, TokenizeRequest
+from stepwell.transports.http.tools import MOST_TOOLS, Tool, ToolChoice
 
 _Messages = Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
+_Tools = Annotated[list[Tool], msgspec.Meta(max_length=MOST_TOOLS)]
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Ids = Annotated[list[TokenId], msgspec.Meta(min_length=1)]
 _Texts = Annotated[list[_Text], msgspec.Meta(min_length=1)]
+_Turns = Annotated[list[Turn], msgspec.Meta(min_length=1)]
+_Anthropic: Mapping[str, Any] = {
+    "messages": _Turns,
+    "tools": Annotated[list[AnthropicTool], msgspec.Meta(max_length=MOST_TOOLS)],
+}
 
 HELD: Mapping[type, Mapping[str, Any]] = {
-    ChatRequest: {"messages": _Messages},
+    ChatRequest: {"messages": _Messages, "tools": _Tools, "tool_choice": str | ToolChoice},
     CompletionRequest: {"prompt": _Text | _Ids},
     Pinned: {"messages": _Messages},
+    CountRequest: _Anthropic,
+    MessagesRequest: _Anthropic,
+    TokenizeRequest: {"prompt": str, "messages": _Messages, "tools": _Tools},
+    DetokenizeRequest: {"tokens": list[TokenId]},
 }
 """What fields that are bytes hold; of those that are not named here, anything."""
 

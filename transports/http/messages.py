@@ -44,6 +44,9 @@ def _message(message: ChatMessage, field: str) -> Message:
     for name in ("name", "tool_call_id"):
         if getattr(message, name) is not None:
             made[name] = getattr(message, name)
+    reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    if reasoning is not None:
+        made["reasoning_content"] = reasoning
     calls = decode(message.tool_calls, ANYTHING, f"{field}.tool_calls")
     if calls is not None:
         made["tool_calls"] = calls

@@ -14,11 +14,14 @@ from stepwell.transports.http import requests
 from stepwell.transports.http.answering import Shape, accepted, check_model, respond
 from stepwell.transports.http.body import read_body, service_of
 from stepwell.transports.http.chat_shape import ChatShape
+from stepwell.transports.http.chat_wants import read_as, template_arguments
 from stepwell.transports.http.completion_shape import CompletionShape
 from stepwell.transports.http.decoding import decode_body
+from stepwell.transports.http.formats import form_of
 from stepwell.transports.http.messages import chat_messages, messages_of
 from stepwell.transports.http.prompt_ids import prompts_of
-from stepwell.transports.http.wanting import check_promises, wants_of
+from stepwell.transports.http.tools import offer_of
+from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.service import Service
 
 ECHO_LOGPROBS = 5
@@ -32,19 +35,24 @@ async def chat(request: Request) -> Response:
     service = service_of(request)
     asked = await decode_body(await read_body(request), requests.CHAT)
     check_model(service, asked.model)
-    check_promises(asked)
     limit = "max_tokens" if asked.max_completion_tokens is None else "max_completion_tokens"
     if asked.top_logprobs and not asked.logprobs:
         raise UserError("needs logprobs to be true", field="top_logprobs")
     logprobs = (asked.top_logprobs or 0) if asked.logprobs else -1
-    wants = wants_of(asked, service, request.headers, logprobs=logprobs, limit=limit)
-    messages = messages_of(chat_messages(asked.messages))
+    form = form_of(asked.response_format, asked.structured_outputs)
+    offer = offer_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
+    wants = wants_of(asked, service, request.headers, logprobs=logprobs, limit=limit, form=form)
+    wants = read_as(wants, offer, service, asked.cache_salt)
+    messages, arguments = messages_of(chat_messages(asked.messages)), template_arguments(asked, offer)
+    if offer is not None:
+        messages = [*offer.told(messages, service.parsers)]
 
     async def begin() -> tuple[Generation, Shape]:
-        prompt = await service.prompts.chat(messages, asked.chat_template_kwargs or {}, "messages")
-        return await accepted(service, [prompt], wants), ChatShape(service, asked, wants.standing.tier)
+        prompt = await service.prompts.chat(messages, arguments, "messages")
+        generation = await accepted(service, [prompt], wants, timed=bool(asked.include_metrics))
+        return generation, ChatShape(service, asked, wants.standing.tier)
 
-    return await respond(request, service, bool(asked.stream), begin)
+    return await respond(request, service, bool(asked.stream), begin, asked.request_id)
 
 
 async def completions(request: Request) -> Response:
@@ -57,12 +65,14 @@ async def completions(request: Request) -> Response:
     logprobs = -1 if asked.logprobs is None or asked.logprobs is False else int(asked.logprobs)
     if asked.echo and logprobs > ECHO_LOGPROBS:
         raise UserError(f"with echo at most {ECHO_LOGPROBS}, got {logprobs}", field="logprobs")
-    wants = wants_of(asked, service, request.headers, logprobs=logprobs, least=0 if asked.echo else 1)
+    form = form_of(asked.response_format, asked.structured_outputs)
+    least = 0 if asked.echo else 1
+    wants = wants_of(asked, service, request.headers, logprobs=logprobs, least=least, form=form)
     replace = msgspec.structs.replace
     if asked.echo:
         answer = logprobs if wants.max_tokens != 0 else -1
         wants = replace(wants, sampling=replace(wants.sampling, prompt_logprobs=logprobs, logprobs=answer))
-    wants = replace(wants, opening="continuation")
+    wants = replace(wants, opening="continuation", cache_salt=asked.cache_salt or "")
 
     async def begin() -> tuple[Generation, Shape]:
         prompts = await prompts_of(asked.prompt, service)
@@ -72,9 +82,10 @@ async def completions(request: Request) -> Response:
         if rows > ECHO_ROWS:
             raise UserError(f"tokens of the prompts, times n, times 1 + this: at most {ECHO_ROWS}", field="logprobs")
         echoes = await _texts(service, prompts) if asked.echo else []
-        return await accepted(service, prompts, wants), CompletionShape(service, asked, echoes, wants.standing.tier)
+        generation = await accepted(service, prompts, wants, timed=bool(asked.include_metrics))
+        return generation, CompletionShape(service, asked, echoes, wants.standing.tier)
 
-    return await respond(request, service, bool(asked.stream), begin)
+    return await respond(request, service, bool(asked.stream), begin, asked.request_id)
 
 
 async def _texts(service: Service, prompts: Sequence[list[int]]) -> list[str]:

@@ -12,7 +12,8 @@ from msgspec import Raw
 
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.http import sse
-from stepwell.transports.http.requests import Sampled
+from stepwell.transports.http.requests import Shown
+from stepwell.transports.http.usage import metrics_of, usage_of
 from stepwell.transports.service import Service
 
 Json = dict[str, Any]
@@ -21,18 +22,6 @@ Logprobs = Json | Raw
 _PLACE = "\x00text\x00"
 _encode = msgspec.json.Encoder().encode
 _PLACED = _encode(_PLACE)
-
-
-def usage_of(generation: Generation) -> Json:
-    """Once a request, however many choices it has."""
-    prompt, completion, cached = generation.usage
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": 0},
-    }
 
 
 class OpenAIShape:
@@ -47,7 +36,7 @@ class OpenAIShape:
     dialect = sse.OPENAI
     prepares = False
 
-    def __init__(self, service: Service, request: Sampled, tier: str = "default") -> None:
+    def __init__(self, service: Service, request: Shown, tier: str = "default") -> None:
         self.service = service
         self._tier = tier if request.service_tier is not None else None
         self.id = f"{self.prefix}-{uuid.uuid4().hex}"
@@ -55,6 +44,9 @@ class OpenAIShape:
         options = request.stream_options
         self.with_usage = bool(request.stream and options and options.include_usage)
         self.running_usage = bool(self.with_usage and options and options.continuous_usage_stats)
+        self._with_ids = bool(request.return_token_ids)
+        self._with_metrics = bool(request.include_metrics)
+        self._interval = request.stream_interval or 1
         self._frames: dict[int, tuple[bytes, bytes]] = {}
         self._greeted: set[int] = set()
         self._ended: set[int] = set()
@@ -80,6 +72,14 @@ class OpenAIShape:
 
     def message(self, choice: Choice) -> Json:
         raise NotImplementedError
+
+    def deltas(self, choice: Choice) -> list[Json]:
+        """What is new, of a choice that is read."""
+        raise NotImplementedError
+
+    def reason(self, choice: Choice) -> str:
+        """Why it ended."""
+        return choice.reason
 
     def logprobs(self, choice: Choice, start: int, stop: int) -> Json | None:
         raise NotImplementedError
@@ -107,17 +107,37 @@ class OpenAIShape:
             self._greeted.add(index)
             for body, of in self.opening(choice):
                 frames.append(sse.data(self._chunk(generation, index, body, None, of)))
+        if self._interval > 1 and not choice.over and choice.untaken_tokens < self._interval and choice.started:
+            return
         text, start, stop = choice.take()
         logprobs = self.logprobs(choice, start, stop) if choice.logprobs and stop > start else None
-        if logprobs is not None or self.running_usage:
-            if text or logprobs:
-                frames.append(sse.data(self._chunk(generation, index, self.delta(text), None, logprobs)))
+        ids = choice.stream.tokens[start:stop] if self._with_ids else None
+        if choice.reading is not None or logprobs is not None or ids is not None or self.running_usage:
+            self._say(generation, choice, text, logprobs, ids, frames)
         elif text:
             before, after = self._frames.get(index) or self._frame_of(generation, index)
             frames += (before, _encode(text), after)
         if choice.reason and index not in self._ended:
             self._ended.add(index)
-            frames.append(sse.data(self._chunk(generation, index, self.last_delta(), choice.reason)))
+            frames.append(sse.data(self._chunk(generation, index, self.last_delta(), self.reason(choice))))
+
+    def _say(
+        self,
+        generation: Generation,
+        choice: Choice,
+        text: str,
+        logprobs: Logprobs | None,
+        ids: list[int] | None,
+        frames: list[bytes],
+    ) -> None:
+        """What is new with all that goes with it, in the first of its chunks."""
+        bodies = [self.delta(text)] if choice.reading is None else self.deltas(choice)
+        if not bodies and (logprobs or ids):
+            bodies = [self.delta("")]
+        for body in bodies if text or logprobs or ids or choice.reading is not None else ():
+            with_ids = body if ids is None else {**body, "token_ids": ids}
+            frames.append(sse.data(self._chunk(generation, choice.index, with_ids, None, logprobs)))
+            logprobs, ids = None, [] if ids else ids
 
     def _frame_of(self, generation: Generation, index: int) -> tuple[bytes, bytes]:
         """What stands around the text of a choice's chunks: the same every time, so it is encoded once."""
@@ -135,17 +155,25 @@ class OpenAIShape:
         return made
 
     def closing(self, generation: Generation) -> bytes:
-        if not self.with_usage:
+        if not self.with_usage and not self._with_metrics:
             return b""
-        return sse.data({**self.frame(self.piece, []), "usage": usage_of(generation)})
+        return sse.data({**self.frame(self.piece, []), **self._cost(generation)})
+
+    def _cost(self, generation: Generation) -> Json:
+        told: Json = {"usage": usage_of(generation)}
+        if self._with_metrics:
+            told["metrics"] = metrics_of(generation, self.service.scheduler.policy_name)
+        return told
 
     def answer(self, generation: Generation) -> Json:
         choices = []
         for choice in generation.choices:
             _, start, stop = choice.take()
-            ended = {"logprobs": self.all_logprobs(choice, start, stop), "finish_reason": choice.reason}
+            ended = {"logprobs": self.all_logprobs(choice, start, stop), "finish_reason": self.reason(choice)}
             choices.append({"index": choice.index, **self.message(choice), **ended})
-        return {**self.frame(self.whole, choices), "usage": usage_of(generation)}
+            if self._with_ids:
+                choices[-1]["token_ids"] = choice.stream.tokens[start:stop]
+        return {**self.frame(self.whole, choices), **self._cost(generation)}
 
     # ---- log-probabilities
 
@@ -155,6 +183,10 @@ class OpenAIShape:
 
     def token(self, id: int) -> str:
         return self.service.model.tokenizer.token_bytes(id).decode("utf-8", "replace")
+
+    def prompt_ids(self, choice: Choice) -> Json:
+        """The prompt's tokens, where they are asked for."""
+        return {"prompt_token_ids": choice.prompt} if self._with_ids else {}
 
     def rows(self, choice: Choice, start: int, stop: int) -> Iterator[tuple[int, float, Sequence[tuple[int, float]]]]:
         """Of the tokens that are shown: the end token is none of the answer's text."""

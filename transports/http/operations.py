@@ -11,8 +11,10 @@ from stepwell.core.types import RequestState
 from stepwell.transports.http.admin import Pinned, Swap
 from stepwell.transports.http.admin_control import Abort, Because, Switch
 from stepwell.transports.http.admin_requests import MOST_SHOWN
+from stepwell.transports.http.anthropic_requests import CountRequest, MessagesRequest
 from stepwell.transports.http.batches import CreateBatch
 from stepwell.transports.http.requests import ChatRequest, CompletionRequest
+from stepwell.transports.http.tokenizing import DetokenizeRequest, TokenizeRequest
 from stepwell.transports.responses.create import Create
 
 Json = dict[str, Any]
@@ -65,6 +67,10 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/responses/{id}": Operation("Forget it; one that is on its way ends."),
     "POST /v1/responses/{id}/cancel": Operation("End it; harmless if it has ended."),
     "GET /v1/responses/{id}/input_items": Operation("What it answers.", query=_PAGED),
+    "POST /v1/messages": Operation("Answer a chat, as Anthropic's API does.", MessagesRequest, streams=True),
+    "POST /v1/messages/count_tokens": Operation("How many tokens such a chat is.", CountRequest),
+    "POST /tokenize": Operation("The tokens of a text or a chat.", TokenizeRequest),
+    "POST /detokenize": Operation("The text of tokens.", DetokenizeRequest),
     "POST /v1/files": Operation("Keep a file, with the requests of a batch.", form=_FILE),
     "GET /v1/files": Operation("The files of the tenant.", query={**_PAGED, "purpose": {"type": "string"}}),
     "GET /v1/files/{id}": Operation("What is known of a file."),

@@ -10,7 +10,8 @@ from msgspec import Raw
 
 from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
-from stepwell.transports.http.requests import NOTHING, Label, ResponseFormat, Sampled, StreamOptions, Whole
+from stepwell.transports.http.formats import TextFormat, form_of_text, format_told
+from stepwell.transports.http.requests import NOTHING, Label, Sampled, StreamOptions, Whole
 from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses.items import InputItem, items_of_input
 from stepwell.transports.service import Service
@@ -32,7 +33,7 @@ class StreamSettings(StreamOptions, kw_only=True):
 
 
 class TextSettings(msgspec.Struct):
-    format: ResponseFormat | None = None
+    format: TextFormat | None = None
     verbosity: str | None = None
 
 
@@ -112,9 +113,6 @@ class Order(msgspec.Struct, kw_only=True):
 def order_of(asked: Create, service: Service, headers: Mapping[str, str]) -> Order:
     """``asked``, checked; raises ``UserError`` with the field that is wrong, or asks for what there is not."""
     _check(asked)
-    format = asked.text.format if asked.text is not None else None
-    if format is not None and format.type != "text":
-        raise UserError("structured output is not supported here; only text is", field="text.format.type")
     _no_tools(asked)
     store = asked.store is not False
     if asked.background and not store:
@@ -159,7 +157,8 @@ def _no_tools(asked: Create) -> None:
 def _wants(asked: Create, service: Service, headers: Mapping[str, str]) -> Wants:
     limit = "max_tokens" if asked.max_output_tokens is None else "max_output_tokens"
     logprobs = asked.top_logprobs or 0 if asked.top_logprobs or LOGPROBS in (asked.include or ()) else -1
-    wants = wants_of(asked, service, headers, limit=limit, logprobs=logprobs)
+    form = form_of_text(asked.text.format if asked.text is not None else None, asked.structured_outputs)
+    wants = wants_of(asked, service, headers, limit=limit, logprobs=logprobs, form=form)
     prewarm = asked.prompt_cache_options is not None and asked.prompt_cache_options.prewarm
     if asked.generate is False or prewarm:
         sampling = msgspec.structs.replace(wants.sampling, logprobs=-1)
@@ -184,7 +183,10 @@ def _told(asked: Create, wants: Wants, store: bool) -> dict[str, Any]:
         "service_tier": wants.standing.tier,
         "store": store,
         "temperature": asked.temperature,
-        "text": {"format": {"type": "text"}, "verbosity": asked.text.verbosity if asked.text else None},
+        "text": {
+            "format": format_told(asked.text.format if asked.text else None),
+            "verbosity": asked.text.verbosity if asked.text else None,
+        },
         "tool_choice": "none",
         "tools": [],
         "top_logprobs": asked.top_logprobs or 0,

@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from stepwell.core.errors import StepwellError
 from stepwell.core.execution import PromptIds
 from stepwell.core.types import RequestId
@@ -98,8 +100,9 @@ class Live:
         with service.stopping.given_up():
             prompt = await self._prompt([*before, *order.items])
             keys = await service.keys([prompt], order.tenant)
+            sampling = await service.structured.ready(order.wants.sampling, order.wants.grammar_field)
         order.items, order.arguments = [], {}
-        generation = service.start([prompt], order.wants, keys)
+        generation = service.start([prompt], msgspec.structs.replace(order.wants, sampling=sampling), keys)
         try:
             if self._cancelled:
                 generation.cancel()

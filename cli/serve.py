@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from stepwell.cli.garbage import settle_garbage
 from stepwell.cli.logs import configure, log
 from stepwell.cli.process_stats import SPARE, raise_descriptors
 from stepwell.cli.serve_access import check_access_files, warn_if_open, with_files
@@ -61,9 +61,6 @@ SMALLER = {
     "memory.host_pages": (1024, "memory.pages"),
 }
 """Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
-
-SEND_BUFFER = 128 << 10
-"""Bytes that the kernel holds for a client that does not read, about twice this."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -188,7 +185,7 @@ def _listen(config: Config) -> socket.socket:
         raise UserError(
             f"cannot listen at {server.host}:{server.port}: {error.strerror or error}", field="server.port"
         ) from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, server.send_buffer_kib << 10)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Connections inherit it: bytes that a dropped client never takes are given up, and its socket with them.  Long
         # after the server's own patience, which is the one that is counted.
@@ -281,14 +278,8 @@ async def _greet(
 ) -> None:
     while not server.started:
         await anyio.sleep(0.01)
-    _settle_garbage()
+    settle_garbage()
     _announce(service, listener, journal, beside)
-
-
-def _settle_garbage() -> None:
-    """What is there now stays; to look through it, as a full collection does, would hold the loop up."""
-    gc.collect()
-    gc.freeze()
 
 
 async def _drain(service: Service, server: uvicorn.Server) -> None:

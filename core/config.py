@@ -263,6 +263,8 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A client that takes nothing at all for so long is dropped."""
     buffer_kib: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 256
     """Text that waits for one slow client, at most; with more it is dropped."""
+    send_buffer_kib: Annotated[int, msgspec.Meta(ge=4, le=16_384)] = 128
+    """What the kernel holds for a client that does not read, about twice this."""
     ping_s: Seconds = 15.0
     """A stream that has been silent for so long gets a comment, so that nobody in between closes it."""
     stall_s: Seconds = 30.0

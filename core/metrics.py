@@ -31,6 +31,7 @@ from stepwell.core.instructions import (
     Resumed,
 )
 from stepwell.core.limits import SchedulerLimits
+from stepwell.core.metrics_batches import BatchTally, batch_families
 from stepwell.core.metrics_families import Families, by_one
 from stepwell.core.metrics_histogram import Histogram
 from stepwell.core.metrics_policy import PolicyRecord, public_name
@@ -50,7 +51,7 @@ class ServingMetrics:
     """An engine's observer, and the text of ``/metrics``.  ``total_pages`` is what KV usage is a share of.
 
     ``policy`` decides at first, within ``limits``; ``tenants`` of them have labels of their own.  The ``clock`` is the
-    engine's (ns); without one the time is that of the last turn.
+    engine's (ns); without one the time is that of the last step.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class ServingMetrics:
         self.rejections: dict[str, int] = {}
         self.policy = PolicyRecord()
         self.shadow: Shadow | None = None
+        self.batches: Callable[[], BatchTally] | None = None
         self.histograms = request_histograms()
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
@@ -104,8 +106,7 @@ class ServingMetrics:
         self._group_ns = 0
         self._inflight: deque[tuple[Launch, Sequence[RequestId], int, int]] = deque()
         """Each with who samples outside the group, and its tokens of prompts and of the group."""
-        self._now_ns = 0
-        self._clock = clock or (lambda: self._now_ns)
+        self._clock = clock or (lambda: self._moved_ns)
         self._moved_ns = 0
         self._ended_ns: deque[int] = deque(maxlen=64)
         self._take: dict[type, Callable[[int, Any], None]] = {
@@ -151,7 +152,6 @@ class ServingMetrics:
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
         take = self._take
-        self._now_ns = now_ns
         for event in events:
             if type(event) in take:
                 take[type(event)](now_ns, event)
@@ -348,8 +348,7 @@ class ServingMetrics:
         usage = self.pages / self.total_pages if self.total_pages else 0.0
         yield make.gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", usage)
         shape = (str(self._page_size), str(self.total_pages))
-        labels = ["block_size", "num_gpu_blocks"]
-        yield make.gauges("vllm:cache_config_info", "Pages and their size.", labels, {shape: 1})
+        yield make.gauges("vllm:cache_config_info", "Pages, their size.", ["block_size", "num_gpu_blocks"], {shape: 1})
         states = {"awake": 1.0, "weights_offloaded": 0.0, "discard_all": 0.0}
         yield make.gauges("vllm:engine_sleep_state", "1 for the state it is in.", ["sleep_state"], by_one(states))
         yield make.gauge("stepwell:paused", "1 while an operator has paused the engine.", self.paused)
@@ -359,6 +358,7 @@ class ServingMetrics:
         yield from self.tenants.collect(make)
         yield from self.policy.collect(self._labels)
         yield from shadow_families(self.shadow, self._labels)
+        yield from batch_families(self.batches, self._labels)
         for name, (text, read) in self.gauges.items():
             yield make.gauge(name, text, read())
         for name, (text, count) in self.counters.items():

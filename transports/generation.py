@@ -161,6 +161,10 @@ class Choice:
             self.stream.cancel()
             self._over()
 
+    def release(self) -> None:
+        """Nobody listens any more."""
+        self._news = self._over = _nothing
+
     def _end(self) -> None:
         finished = self.stream.finished
         assert finished is not None
@@ -177,6 +181,10 @@ class Choice:
         else:
             code = "queue_timeout" if finished.reason == "expired" else "shed"
             self.error = CapacityError(f"the request waited and was let go: {finished.reason}", code=code)
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 class Generation:
@@ -289,8 +297,15 @@ class Generation:
             choice.fail(error)
 
     def close(self) -> None:
-        """Cancel what still runs and give the place back; harmless the second time."""
+        """Cancel what still runs and give the place back; harmless the second time.
+
+        Nobody is told anything any more, and nothing holds on to anything in a circle: at hundreds of answers a second
+        looking for circles would hold all others up.
+        """
         self.cancel()
+        self._ring, self.overflow = self._bell.ring, None
+        for choice in self.choices:
+            choice.release()
         if self._on_close is not None:
             closed, self._on_close = self._on_close, None
             closed(self)

@@ -30,11 +30,11 @@ from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.herald import Outlet
 from stepwell.transports.journal_control import JournalControl
 from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.measuring import metrics_of
 from stepwell.transports.model import Model, serving_config
+from stepwell.transports.outlet import Outlet
 from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
@@ -86,8 +86,13 @@ class Service:
         self._open: dict[Generation, Ticket] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         following = Following(self._watched, self._open)
-        own = (self.metrics.observe, self.decisions.observe, self.times.observe, following.observe)
-        self.observers = [*observers, *own]
+        self.observers = [
+            *observers,
+            self.metrics.observe,
+            self.decisions.observe,
+            self.times.observe,
+            following.observe,
+        ]
         """More may be added before it runs; so with those who are told of answers ``begun`` and ``over``."""
         self.begun: list[Callable[[Generation, Wants], None]] = []
         self.over: list[Callable[[Generation], None]] = []
@@ -111,12 +116,14 @@ class Service:
         """WebSockets, counted by their endpoint."""
         self.lags = 0
         """Pieces of text that clients who were behind took together, of answers that are over."""
-        self.loop_lag = LoopLag()
         self.outlet = Outlet()
+        self.loop_lag = LoopLag(self.outlet.look)
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
         self.structured = Structured(self.engine.place, model.read_grammar, config.grammar)
-        self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
+        self.prompts = Prompts(
+            model.tokenizer, model.encode, model.template, self.context, self.aside, quick=model.quick
+        )
         self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
         self._watches = Watches(self.clock.now_ns)
         self.watching = self._watches.watching
@@ -141,6 +148,8 @@ class Service:
             "stepwell:estimated_wait_seconds": ("A guess, of a new request.", lambda: self.wait_ns / NS_PER_S),
             "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
+        gap = "Between two rounds of writing to streams; above 0 while the loop is full.", lambda: self.outlet.gap_s
+        self.metrics.gauges["stepwell:write_gap_seconds"] = gap
         self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
@@ -157,9 +166,8 @@ class Service:
                 self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
                     beside.start_soon(self.structured.warm)
-                    beside.start_soon(
-                        self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
-                    )
+                    patience_s = min(self.limits.ping_s, self.limits.send_timeout_s)
+                    beside.start_soon(self._watches.run, min(1.0, patience_s / 16))
                     beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True

@@ -89,7 +89,9 @@ def test_choices_share_a_span_and_a_text_is_another_operation() -> None:
 def test_preemptions_are_events_of_the_span() -> None:
     """A pool that does not hold both."""
     exporter = InMemorySpanExporter()
-    service, tracing = traced(exporter, memory={"pages": 12, "host_pages": 12}, scheduler={"policy": "swap"})
+    service, tracing = traced(
+        exporter, step_us=1000, memory={"pages": 12, "host_pages": 12}, scheduler={"policy": "swap"}
+    )
     calls = [Call("/v1/chat/completions", chat("x" * 20)) for _ in range(2)]
 
     async def both(app: ASGIApp) -> None:

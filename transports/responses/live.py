@@ -20,7 +20,8 @@ from stepwell.transports.bell import Bell
 from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.herald import Herald, Outlet
+from stepwell.transports.herald import Herald
+from stepwell.transports.outlet import Outlet
 from stepwell.transports.responses.answer import Answer, Json
 from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import InputItem, chat_of, stored
@@ -314,6 +315,7 @@ class Reader:
         """Harmless the second time."""
         if self._bell in self._bells:
             self._bells.remove(self._bell)
+            self._bell = Bell()  # the other one knows who reads
             self._live.left()
 
 

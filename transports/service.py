@@ -86,24 +86,15 @@ class Service:
         self._open: dict[Generation, Ticket] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         following = Following(self._watched, self._open)
-        self.observers = [
-            *observers,
-            self.metrics.observe,
-            self.decisions.observe,
-            self.times.observe,
-            following.observe,
-        ]
+        own = self.metrics.observe, self.decisions.observe, self.times.observe, following.observe
+        self.observers = [*observers, *own]
         """More may be added before it runs; so with those who are told of answers ``begun`` and ``over``."""
         self.begun: list[Callable[[Generation, Wants], None]] = []
         self.over: list[Callable[[Generation], None]] = []
         self.closing: list[Callable[[], None]] = []
         """Called once, when nothing is served any more."""
         self.engine = Engine(
-            self.scheduler,
-            model.backend,
-            self.clock,
-            observers=self.observers,
-            token_observer=token_observer,
+            self.scheduler, model.backend, self.clock, observers=self.observers, token_observer=token_observer
         )
         self.engine.decided = self.metrics.step.decided
         self.context = self.scheduler.max_tokens

@@ -110,4 +110,4 @@ def _at(tree: Any, path: str) -> object:
     """The value at a path such as ``classes[0].rank``."""
     for part in path.replace("[", ".").replace("]", "").split("."):
         tree = tree[int(part)] if isinstance(tree, list) else tree[part]
-    return tree  # type: ignore[no-any-return]
+    return tree

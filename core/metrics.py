@@ -106,8 +106,8 @@ class ServingMetrics:
         self._group_ns = 0
         self._inflight: deque[tuple[Launch, Sequence[RequestId], int, int]] = deque()
         """Each with who samples outside the group, and its tokens of prompts and of the group."""
-        self._clock = clock or (lambda: self._moved_ns)
         self._moved_ns = 0
+        self._clock = clock or (lambda: self._moved_ns)
         self._ended_ns: deque[int] = deque(maxlen=64)
         self._take: dict[type, Callable[[int, Any], None]] = {
             StepDone: self._step_done,

@@ -33,6 +33,7 @@ from stepwell.core.instructions import (
     Rejected,
     Resumed,
 )
+from stepwell.core.metrics_batches import BatchTally, batch_families
 from stepwell.core.metrics_policy import PolicyRecord
 from stepwell.core.metrics_shadow import shadow_families
 from stepwell.core.shadow import Shadow
@@ -126,6 +127,7 @@ class ServingMetrics:
         self.rejections: dict[str, int] = {}
         self.policy = PolicyRecord()
         self.shadow: Shadow | None = None
+        self.batches: Callable[[], BatchTally] | None = None
         self.histograms = {name: Histogram(buckets) for name, (_, buckets) in (_SECONDS | _COUNTS).items()}
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
@@ -357,6 +359,7 @@ class ServingMetrics:
             yield self._counter(name, text, label, values)
         yield from self.policy.collect(self._labels)
         yield from shadow_families(self.shadow, self._labels)
+        yield from batch_families(self.batches, self._labels)
         for name, (text, read) in self.gauges.items():
             yield self._gauge(name, text, read())
         for name, (text, count) in self.counters.items():

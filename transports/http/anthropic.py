@@ -15,7 +15,7 @@ from stepwell.transports.chat import Message
 from stepwell.transports.generation import Generation
 from stepwell.transports.http import anthropic_requests as asking
 from stepwell.transports.http.answering import Shape, accepted, check_model, respond
-from stepwell.transports.http.anthropic_shape import MessageShape, error_of, status_of
+from stepwell.transports.http.anthropic_shape import REQUEST_ID, MessageShape, error_of, status_of
 from stepwell.transports.http.body import read_body, request_id, service_of
 from stepwell.transports.http.chat_wants import read_as
 from stepwell.transports.http.decoding import decode_body
@@ -25,9 +25,6 @@ from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.service import Service
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-REQUEST_ID = "request-id"
-"""The header under which Anthropic's clients look for it."""
 
 
 def in_their_words(endpoint: Endpoint) -> Endpoint:

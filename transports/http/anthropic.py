@@ -19,6 +19,7 @@ from stepwell.transports.http.anthropic_shape import REQUEST_ID, MessageShape, e
 from stepwell.transports.http.body import read_body, request_id, service_of
 from stepwell.transports.http.chat_wants import read_as
 from stepwell.transports.http.decoding import decode_body
+from stepwell.transports.http.formats import form_of
 from stepwell.transports.http.sse import ClientGone, unless_gone
 from stepwell.transports.http.tools import Offer
 from stepwell.transports.http.wanting import wants_of
@@ -68,7 +69,8 @@ async def messages(request: Request) -> Response:
     # Their tiers are not ours, and their words for the rest are other ones.
     asked.stop, asked.service_tier = asked.stop_sequences, None
     asked.user = asked.metadata.user_id if asked.metadata is not None else asked.user
-    wants = read_as(wants_of(asked, service, request.headers), offer, service)
+    form = form_of(None, asked.structured_outputs)
+    wants = read_as(wants_of(asked, service, request.headers, form=form), offer, service)
 
     async def begin() -> tuple[Generation, Shape]:
         prompt = await service.prompts.chat(said, arguments, "messages")

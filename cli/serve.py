@@ -63,6 +63,12 @@ SMALLER = {
 """Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
 
 
+ACCEPTED = 16
+"""Connections taken in one turn of the event loop, at most: a crowd that comes at once holds up nobody who is there."""
+BACKLOG = 4096
+"""Those that may wait for that in the kernel."""
+
+
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE", help="configuration in TOML")
     parser.add_argument(
@@ -246,6 +252,7 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
         ws_max_size=int(config.server.body_mib * (1 << 20)),
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=1,  # everybody has been told by then
+        backlog=ACCEPTED,
         server_header=False,
         ssl_certfile=config.server.tls_certificate or None,
         ssl_keyfile=config.server.tls_key or None,
@@ -278,6 +285,7 @@ async def _greet(
 ) -> None:
     while not server.started:
         await anyio.sleep(0.01)
+    listener.listen(BACKLOG)  # asyncio takes one number for both
     settle_garbage()
     _announce(service, listener, journal, beside)
 

@@ -8,23 +8,15 @@ between requests: page keys are ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgspec
+from typing import ClassVar
 
 from stepwell.core.protocols import CopyPlan, KVUsage, NotNow, Reservation
 from stepwell.core.types import Fit, Page, RequestId, StepId
 from stepwell.memory import audit, duties, snapshot
+from stepwell.memory.paged_data import PagedOptions, PagedState
 from stepwell.memory.pool import BlankPages
-from stepwell.memory.snapshot import BlankState, Shape, TablesState
+from stepwell.memory.snapshot import Shape
 from stepwell.memory.tables import PageTables
-
-
-class PagedState(msgspec.Struct, forbid_unknown_fields=True):
-    """A snapshot."""
-
-    shape: Shape
-    pool: BlankState
-    tables: TablesState
 
 
 class Paged:
@@ -33,14 +25,12 @@ class Paged:
     Pages are shared by ``fork`` only; requests that share nothing cost no work per page.
     """
 
-    name = "paged"
-    reuses_prefixes = False
-    shares_pages = True
+    name: ClassVar[str] = "paged"
+    reuses_prefixes: ClassVar[bool] = False
+    shares_pages: ClassVar[bool] = True
+    Options: ClassVar[type[PagedOptions]] = PagedOptions
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """There is nothing to choose."""
-
-    def __init__(self, options: Options, *, pages: int, page_size: int, host_pages: int) -> None:
+    def __init__(self, options: PagedOptions, *, pages: int, page_size: int, host_pages: int) -> None:
         """``pages`` device pages of ``page_size`` tokens, and ``host_pages`` to swap to; ``UserError`` if senseless."""
         self._shape = Shape(self.name, pages, page_size, host_pages)
         self.page_size = self.key_tokens = page_size

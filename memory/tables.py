@@ -7,6 +7,7 @@ a page holds those before it, so what is shared of a table are its first pages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from stepwell.core.errors import InvariantError
 from stepwell.core.protocols import CopyPlan, NotNow, Reservation
@@ -81,12 +82,16 @@ class PageTables:
         short = len(requests) - self._pool.free_pages
         if short > 0:
             return NotNow(short)
-        by_request = self.by_request
-        try:
-            tables = [by_request[request] for request in requests]
-        except KeyError as error:
-            raise InvariantError(f"request {error.args[0]} has no page table to grow") from None
-        pages = self._pool.take(len(requests))
+        # Of Any, because compiled code would unbox every integer and box it again.
+        by_request: dict[Any, list[Any]] = self.by_request
+        ids: Sequence[Any] = requests
+        tables: list[list[Any]] = []
+        for request in ids:
+            found = by_request.get(request)
+            if found is None:
+                raise InvariantError(f"request {request} has no page table to grow")
+            tables.append(found)
+        pages: list[Any] = self._pool.take(len(tables))
         pages.reverse()
         for index, table in enumerate(tables):
             table.append(pages[index])

@@ -54,24 +54,27 @@ class BatchMirror:
             self._leave(id)
         for id in launch.joined:
             self._join(id)
+        decoding = read = 0
+        ended: list[RequestId] = []
         if launch.decode:
-            shape = BatchShape(0, len(self._members), self._kv_tokens)
+            decoding, read = len(self._members), self._kv_tokens
             ended = self.repeat(1)
-        else:
-            shape, ended = BatchShape(), []
-        self.shape = shape
         slices = launch.slices
         if slices:
-            self._compute(slices, shape, ended)
+            shape = self._compute(slices, decoding, read, ended)
+        else:
+            shape = BatchShape(0, decoding, read)
+        self.shape = shape
         if launch.swap_out or launch.swap_in:
             shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
         if launch.copies:
             shape.copied_pages = len(launch.copies)
         return ended
 
-    def _compute(self, slices: list[SliceRow], shape: BatchShape, ended: list[RequestId]) -> None:
+    def _compute(self, slices: list[SliceRow], decoding: int, read: int, ended: list[RequestId]) -> BatchShape:
+        """The shape with ``slices`` beside what the group reads; whoever ends by them is added to ``ended``."""
         rows = self._rows
-        computed = read = pairs = 0
+        computed = pairs = 0
         for id, start, tokens, samples in slices:
             computed += tokens
             read += start
@@ -87,12 +90,8 @@ class BatchMirror:
                 row.made += 1
                 if row.made >= row.length:
                     ended.append(id)
-        shape.prefill_tokens = computed
-        shape.prefill_requests = len(slices)
-        shape.prefill_pairs = pairs
-        if read:
-            shape.kv_tokens += read
         ended.sort()
+        return BatchShape(computed, decoding, read, 0, len(slices), 0, pairs)
 
     def times(self, cost: CostModel) -> tuple[int, int]:
         """What the step applied last takes (ns), and how much of that its copies to and from the host add."""

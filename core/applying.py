@@ -188,12 +188,13 @@ class PlanApplier:
         state, launch = self.state, self._launch
         for id, tokens in admit:
             request = state.waiting[id]
+            boxed = request.id
             if not request.ready:
                 return self._refuse(request)
             reservation = new_table(state, request, tokens if by_slice else 0)
             if isinstance(reservation, NotNow):
                 return self._refuse(request)
-            del state.waiting[id]
+            del state.waiting[boxed]
             request.capacity = reservation.capacity
             request.base = reservation.cached
             request.pending -= reservation.cached
@@ -201,11 +202,11 @@ class PlanApplier:
                 request.started = True
                 state.backlog.remove(request)
             request.move(PREFILLING, state.now_ns, "admitted")
-            state.loose[id] = request
-            launch.tables.append((id, reservation.pages))
+            state.loose[boxed] = request
+            launch.tables.append((boxed, reservation.pages))
             if reservation.copies:
                 launch.copies += reservation.copies
-            state.out.append(Admitted(id, reservation.cached, reservation.shared))
+            state.out.append(Admitted(boxed, reservation.cached, reservation.shared))
             state.tell("admitted", request)
             self._run_slice(request, tokens if tokens < request.pending else request.pending)
         return True

@@ -7,7 +7,7 @@ from stepwell.core.events import Submitted
 from stepwell.core.instructions import Rejected
 from stepwell.core.request import Request
 from stepwell.core.state import State
-from stepwell.core.types import RequestId
+from stepwell.core.types import BoxedId, RequestId
 
 
 def take_in(state: State, event: Submitted, last: RequestId, longest: int) -> Request | None:
@@ -18,11 +18,16 @@ def take_in(state: State, event: Submitted, last: RequestId, longest: int) -> Re
     the shell reports what cannot be.
     """
     # Each field is read once: compiled code looks it up by name.
-    id, prompt, max_tokens, keys, parent = (
-        event.request, event.prompt_tokens, event.max_tokens, event.keys, event.parent,
-    )  # fmt: skip
+    id: BoxedId = event.request
+    prompt, max_tokens, keys, parent = event.prompt_tokens, event.max_tokens, event.keys, event.parent
     least = len(keys) * state.allocator.key_tokens if keys else 1
-    if id <= last or prompt < least or prompt < 1 or max_tokens < 1 or (parent and not _alike(state, parent, id, prompt)):
+    if (
+        id <= last
+        or prompt < least
+        or prompt < 1
+        or max_tokens < 1
+        or (parent and not _alike(state, parent, id, prompt))
+    ):
         raise InvariantError(f"bad arrival after request {last}: {event}")
     name = event.klass
     backlog = state.backlog

@@ -41,7 +41,17 @@ from stepwell.core.recovery import recover
 from stepwell.core.runs import Repeats
 from stepwell.core.state import State, StepRecord
 from stepwell.core.succession import introduce, memory_of
-from stepwell.core.types import DECODING, FINISHED, FOREVER, PREFILLING, SWAPPED, SWAPPING_IN, SWAPPING_OUT, RequestId
+from stepwell.core.types import (
+    DECODING,
+    FINISHED,
+    FOREVER,
+    PREFILLING,
+    SWAPPED,
+    SWAPPING_IN,
+    SWAPPING_OUT,
+    BoxedId,
+    RequestId,
+)
 
 MakePolicy = Callable[[str, dict[str, object]], SchedulerPolicy]
 
@@ -238,7 +248,8 @@ class Scheduler:
         ended = event.ended
         if ended:
             self.repeats.left = 0
-            for id in ended:
+            boxed: list[BoxedId] = ended
+            for id in boxed:
                 request = state.requests.get(id)
                 if request is None:
                     continue

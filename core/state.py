@@ -22,7 +22,6 @@ from stepwell.core.speeds import Speeds
 from stepwell.core.types import DECODING, FINISHED, PREFILLING, WAITING, FinishReason, PreemptMode, RequestId, StepId
 from stepwell.core.view import View
 
-
 _NOBODY: Final[dict[RequestId, Request]] = {}
 _NO_COPIES: Final[list[Request]] = []
 _NO_PROMPTS: Final[list[tuple[Request, int]]] = []

@@ -6,10 +6,14 @@ Time is integer nanoseconds, in names ending ``_ns``.  Pages are integers counte
 from __future__ import annotations
 
 import enum
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 RequestId = int
 """Internal and unique: the shell counts upwards, whatever name the client gave."""
+
+BoxedId = Any
+"""A ``RequestId`` as an object: compiled code unboxes what is annotated as an integer and makes a new object of it for
+each table that it looks into, which then compares the two instead of seeing that they are one."""
 
 StepId = int
 """Counts launched steps from 1; 0 means "no step"."""

@@ -154,10 +154,13 @@ class View:
         return -(-missing // self.page_size) if missing > 0 else 0
 
     def prefill_limit(self, request: RequestView) -> int:
-        share = self._shares.get(request.klass)
+        if not self._shares:
+            return self.token_budget
+        own = request.klass
+        share = self._shares.get(own)
         if share is not None:
             for klass, count in self._live.items():
-                if count and klass != request.klass:
+                if count and klass != own:
                     return share
         return self.token_budget
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from stepwell.core.protocols import CopyPlan, KVUsage, NotNow, Reservation
-from stepwell.core.types import Fit, Page, RequestId, StepId
+from stepwell.core.types import BoxedId, Fit, Page, RequestId, StepId
 from stepwell.memory import audit, duties, snapshot
 from stepwell.memory.paged_data import PagedOptions, PagedState
 from stepwell.memory.pool import BlankPages
@@ -76,7 +76,7 @@ class Paged:
         """A live list: read it, don't write or keep it."""
         return self._tables.by_request.get(request, ())
 
-    def exclusive_pages(self, request: RequestId) -> int:
+    def exclusive_pages(self, request: BoxedId) -> int:
         """O(log shared pages)."""
         return self._tables.exclusive_pages(request)
 
@@ -86,7 +86,7 @@ class Paged:
 
     # ------------------------------------------------------------------------------------- growing and giving back
 
-    def reserve(self, request: RequestId, tokens: int, limit: int, keys: Sequence[int] = ()) -> Reservation | NotNow:
+    def reserve(self, request: BoxedId, tokens: int, limit: int, keys: Sequence[int] = ()) -> Reservation | NotNow:
         """``InvariantError`` if ``request`` is swapped out, or not 1 <= ``tokens`` <= ``limit``."""
         duties.within_limit(request, tokens, limit)
         return self._tables.reserve(request, tokens)
@@ -115,7 +115,7 @@ class Paged:
         """``InvariantError`` if the next token would be written into a page that another request reads."""
         self._tables.shrink(request, tokens, after)
 
-    def free(self, request: RequestId, after: StepId = 0) -> None:
+    def free(self, request: BoxedId, after: StepId = 0) -> None:
         """``InvariantError`` for a request that has neither a table nor host pages."""
         self._tables.free(request, after)
 

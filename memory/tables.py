@@ -11,7 +11,7 @@ from typing import Any
 
 from stepwell.core.errors import InvariantError
 from stepwell.core.protocols import CopyPlan, NotNow, Reservation
-from stepwell.core.types import Page, RequestId, StepId
+from stepwell.core.types import BoxedId, Page, RequestId, StepId
 from stepwell.memory import audit, duties
 from stepwell.memory.audit import Place
 from stepwell.memory.holders import Holders
@@ -35,7 +35,7 @@ class PageTables:
         self._pool = pool
         self._size = page_size
 
-    def exclusive_pages(self, request: RequestId) -> int:
+    def exclusive_pages(self, request: BoxedId) -> int:
         """O(log leading pages)."""
         table = self.by_request.get(request)
         if table is None:
@@ -45,7 +45,7 @@ class PageTables:
 
     # ------------------------------------------------------------------------------------------------- growing
 
-    def reserve(self, request: RequestId, tokens: int) -> Reservation | NotNow:
+    def reserve(self, request: BoxedId, tokens: int) -> Reservation | NotNow:
         """``InvariantError`` if ``request`` is swapped out."""
         table = self.by_request.get(request)
         if table is None:
@@ -134,7 +134,7 @@ class PageTables:
                 self.leading[request] = min(leading, keep)
             self._drop(dropped, leading - keep, after)
 
-    def free(self, request: RequestId, after: StepId) -> None:
+    def free(self, request: BoxedId, after: StepId) -> None:
         """``InvariantError`` for a request that has neither a table nor host pages."""
         table = self.by_request.pop(request, None)
         if table is None:

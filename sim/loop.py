@@ -16,7 +16,7 @@ from stepwell.core.events import Cancel, Event, RunDone, StepDone, StepFailed, S
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Wake
 from stepwell.core.protocols import CostModel
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.types import FOREVER, RequestId, StepId
+from stepwell.core.types import FOREVER, BoxedId, RequestId, StepId
 from stepwell.sim.backend import Fault, FaultScript, no_faults
 from stepwell.sim.closed_loop import ClosedLoop
 from stepwell.sim.extrapolation import ESTIMATED, StepTimeSource, counting
@@ -60,7 +60,7 @@ class Simulator:
         arrived = self._requests
         leavers = self._leavers
 
-        def length_of(id: RequestId) -> int:
+        def length_of(id: BoxedId) -> int:
             if id not in live:
                 return 0
             return _said(arrived[id - 1]) if leavers else arrived[id - 1].output_tokens
@@ -123,7 +123,8 @@ class Simulator:
                 if kind is launches:
                     queue.append(instruction)  # type: ignore[arg-type]
                 elif kind is finished:
-                    self._mirror.release(instruction.request)  # type: ignore[union-attr]
+                    ended: BoxedId = instruction.request  # type: ignore[union-attr]
+                    self._mirror.release(ended)
                 elif kind is wake or kind is fault:
                     self._follow(instruction)
             if queue and self._done_ns == FOREVER:

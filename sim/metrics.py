@@ -16,13 +16,13 @@ from itertools import pairwise
 
 from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
 from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Run
-from stepwell.core.types import RequestId
+from stepwell.core.types import BoxedId, RequestId
 from stepwell.sim.record_table import NEVER, Life, RecordTable
 from stepwell.sim.record_table import TokenGaps as TokenGaps
-from stepwell.sim.records import RequestRecord as RequestRecord
 from stepwell.sim.records import Records
+from stepwell.sim.records import RequestRecord as RequestRecord
 
-_NOBODY: Sequence[RequestId] = ()
+_NOBODY: Sequence[BoxedId] = ()
 
 
 class _Flight:
@@ -31,7 +31,7 @@ class _Flight:
     __slots__ = ("decode", "joined", "left", "sampled")
 
     def __init__(
-        self, decode: bool, joined: Sequence[RequestId], left: Sequence[RequestId], sampled: Sequence[RequestId]
+        self, decode: bool, joined: Sequence[BoxedId], left: Sequence[BoxedId], sampled: Sequence[BoxedId]
     ) -> None:
         self.decode = decode
         self.joined = joined
@@ -119,8 +119,8 @@ class RunMetrics:
     def _launch(self, now_ns: int, launch: Launch) -> None:
         self.steps += 1
         self._launch_ns = now_ns
-        sampled: Sequence[RequestId] = _NOBODY
-        slices = launch.slices
+        sampled: Sequence[BoxedId] = _NOBODY
+        slices: list[tuple[BoxedId, int, int, bool]] = launch.slices
         if slices:
             sampled = [id for id, _, _, samples in slices if samples]
             for id, start, tokens, _ in slices:
@@ -249,7 +249,8 @@ class RunMetrics:
             del self._marks[id]
 
     def _finished(self, now_ns: int, finished: Finished) -> None:
-        id, reason, pages = finished.request, finished.reason, finished.pages
+        id: BoxedId = finished.request
+        reason, pages = finished.reason, finished.pages
         life = self._live[id]
         life.finished_ns = now_ns
         life.reason = reason

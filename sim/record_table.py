@@ -11,7 +11,7 @@ from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
-from stepwell.core.types import RequestId
+from stepwell.core.types import BoxedId, RequestId
 
 _ROW: Final = Struct("<7q6i")
 _EMPTY: Final = bytes(_ROW.size)
@@ -82,7 +82,7 @@ class Life:
 
     def __init__(
         self,
-        id: RequestId,
+        id: BoxedId,
         arrival_ns: int,
         prompt_tokens: int,
         klass: str,
@@ -91,7 +91,7 @@ class Life:
         program: str,
         gaps: TokenGaps,
     ) -> None:
-        self.id = id
+        self.id: BoxedId = id
         self.arrival_ns = arrival_ns
         self.prompt_tokens = prompt_tokens
         self.klass = klass

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepwell.backends.constraint import Bools, Constraint
 from stepwell.core.sampling import SamplingParams
 from stepwell.core.types import Page, RequestId
 
@@ -16,7 +17,7 @@ Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 class Row:
     """One request.  ``tokens`` are its prompt and its output so far, whatever happens to its pages."""
 
-    __slots__ = ("barred", "ends", "id", "prompt_tokens", "sampling", "seed", "table", "tokens")
+    __slots__ = ("barred", "constraint", "ends", "id", "listed", "prompt_tokens", "sampling", "seed", "table", "tokens")
 
     def __init__(
         self, id: RequestId, tokens: list[int], sampling: SamplingParams, seed: int, end_tokens: frozenset[int]
@@ -32,6 +33,10 @@ class Row:
         self.barred = end_tokens | stops
         """Tokens that are not chosen before ``min_tokens``."""
         self.table: list[Page] = []
+        self.constraint: Constraint | None = None
+        """Where its answer is in its grammar, if it has one."""
+        self.listed: Bools | None = None
+        """The tokens it may be made of; None: all."""
 
     @property
     def generated(self) -> int:

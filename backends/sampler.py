@@ -6,12 +6,15 @@ Random draws are a function of (request seed, token position) and of nothing els
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from stepwell.backends.constraint import Bools, barred_by_words
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams, TokenLogprob
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+Scores = np.ndarray[tuple[int], np.dtype[Any]]
 
 _FEW = 1024
 """So many of the best are sorted first; all of them only if these do not suffice."""
@@ -39,6 +42,7 @@ def is_plain(sampling: SamplingParams, generated: int) -> bool:
         and not sampling.frequency_penalty
         and sampling.repetition_penalty == 1.0
         and not sampling.logit_bias
+        and not sampling.bad_words
         and generated >= sampling.min_tokens
     )
 
@@ -50,14 +54,17 @@ def choose(
     prompt_tokens: int,
     seed: int,
     barred: frozenset[int],
+    allowed: Bools | None = None,
 ) -> int:
     """The token after ``tokens``, of which the first ``prompt_tokens`` are the prompt.
 
-    ``barred`` tokens are not chosen before ``min_tokens`` others.
+    ``barred`` tokens are not chosen before ``min_tokens`` others, as long as there is another; and never one that is
+    not ``allowed`` (None: all are).
 
-    In this order: penalties, bias, end tokens masked, temperature, top-k, top-p, min-p, draw.
+    In this order: penalties, bias, masks, temperature, top-k, top-p, min-p, draw.
     """
-    scores = _adjusted(logits, sampling, tokens, prompt_tokens, barred)
+    scores = _adjusted(logits, sampling, tokens, prompt_tokens)
+    scores = masked(scores, allowed, _barred(sampling, tokens, prompt_tokens, barred))
     if sampling.temperature < GREEDY_BELOW:
         return int(scores.argmax())
     with np.errstate(over="ignore"):  # a cold temperature sends the others to minus infinity, which is meant
@@ -76,7 +83,6 @@ def _adjusted(
     sampling: SamplingParams,
     tokens: Sequence[int],
     prompt_tokens: int,
-    barred: frozenset[int],
 ) -> Floats:
     """Penalties look at the whole text (repetition) or at the output (presence, frequency), as the field has it."""
     scores = logits.astype(np.float64)
@@ -90,9 +96,31 @@ def _adjusted(
     for token, bias in sampling.logit_bias.items():
         if 0 <= token < len(scores):
             scores[token] += bias
-    if len(tokens) - prompt_tokens < sampling.min_tokens and len(barred) < len(scores):
-        scores[sorted(token for token in barred if token < len(scores))] = -np.inf
     return scores
+
+
+def _barred(
+    sampling: SamplingParams, tokens: Sequence[int], prompt_tokens: int, ends: frozenset[int]
+) -> list[list[int]]:
+    """Tokens that may not come now, the most binding reason first."""
+    longest = max(map(len, sampling.bad_words), default=0)
+    words = barred_by_words(sampling.bad_words, tokens[max(prompt_tokens, len(tokens) - longest) :])
+    early = sorted(ends) if len(tokens) - prompt_tokens < sampling.min_tokens else []
+    return [each for each in (words, early) if each]
+
+
+def masked(scores: Scores, allowed: Bools | None, barred: Sequence[Sequence[int]] = ()) -> Scores:
+    """Minus infinity for what is not ``allowed``, and for what is ``barred``: list after list, while any is left."""
+    if allowed is None and not barred:
+        return scores
+    kept = np.ones(len(scores), np.bool_) if allowed is None else allowed
+    for each in barred:
+        fewer = kept.copy()
+        fewer[[token for token in each if token < len(scores)]] = False
+        kept = fewer if fewer.any() else kept
+    out = np.where(kept, scores, -np.inf).astype(scores.dtype, copy=False)
+    # A model that gives all that may come a score of minus infinity has no wish: any of them will do.
+    return out if out.max() > -np.inf else np.where(kept, 0.0, -np.inf).astype(scores.dtype)
 
 
 def _nucleus(

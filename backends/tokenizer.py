@@ -154,6 +154,14 @@ def tokenizer_of(source: ModelSource, *, force_pre: str = "") -> StepwellTokeniz
         raise UserError(f"{source.path}: {error}", field="model.path") from None
 
 
+def gguf_pieces(it: GgufVocabulary) -> tuple[list[bytes], dict[str, int]]:
+    """The bytes of every token, none for those that are not text, which are named beside."""
+    spell = spell_bytes if it.model == "gpt2" else spell_words
+    raw = dict.fromkeys(it.of(USER_DEFINED), True)
+    hidden = {text: it.ids[text] for text in (*it.of(CONTROL), *it.of(UNKNOWN))}
+    return [b"" if text in hidden else text.encode() if text in raw else spell(text) for text in it.tokens], hidden
+
+
 def tokenizer_from_gguf(metadata: Mapping[str, object], *, force_pre: str = "") -> StepwellTokenizer:
     """Build it from plain values by key.  ``force_pre`` names a pre-tokenizer where the file's is missing or unknown.
 
@@ -162,21 +170,19 @@ def tokenizer_from_gguf(metadata: Mapping[str, object], *, force_pre: str = "") 
     it = GgufVocabulary(metadata)
     if it.model == "gpt2":
         pre, warnings = pre_tokenizer(metadata, force_pre)
-        tokenizer, add_bos, spell = it.byte_level(pre), pre.add_bos, spell_bytes
+        tokenizer, add_bos = it.byte_level(pre), pre.add_bos
         missing = [letter for letter in LETTERS if letter not in it.ids and LETTERS[letter] in TEXT_BYTES]
         if missing:
             warnings.append(
                 f"{KEY}tokens has none for {len(missing)} of the bytes that text can hold; they are left out"
             )
     else:
-        tokenizer, add_bos, spell, warnings = it.sentence_piece(), True, spell_words, []
+        tokenizer, add_bos, warnings = it.sentence_piece(), True, []
     added = [AddedToken(text, special=False, normalized=False) for text in it.of(USER_DEFINED)]
     controls = [*it.of(CONTROL), *it.of(UNKNOWN)]
     tokenizer.add_tokens(added)
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in controls])
-    raw = dict.fromkeys(it.of(USER_DEFINED), True)
-    hidden = {text: it.ids[text] for text in controls}
-    pieces = [b"" if text in hidden else text.encode() if text in raw else spell(text) for text in it.tokens]
+    pieces, hidden = gguf_pieces(it)
     add_bos = it.flag("add_bos_token", add_bos)
     bos, eos = it.id("bos_token_id"), it.id("eos_token_id")
     if add_bos and bos is None:

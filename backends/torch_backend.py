@@ -18,15 +18,20 @@ import torch
 
 from stepwell.backends.batch import DecodeGroup, Row
 from stepwell.backends.budget import available_bytes, mib, peak_bytes
+from stepwell.backends.constraint import listed
 from stepwell.backends.cores import spare_cores
+from stepwell.backends.grammar import Grammars
 from stepwell.backends.kv_cache import KVCache, page_bytes
+from stepwell.backends.masks import Allowed, Masks, may_follow
 from stepwell.backends.models.llama import Llama
 from stepwell.backends.models.matrix import has_bfloat16
 from stepwell.backends.runner import TILE, FastRunner, Runner, SliceWork, StepWork, TiledRunner, Told
-from stepwell.backends.sampler import choose, is_plain, logprob
+from stepwell.backends.sampler import choose, is_plain, logprob, masked
+from stepwell.backends.vocabulary import read_vocabulary
 from stepwell.backends.weights.opening import open_model
 from stepwell.backends.weights.source import ModelSource
 from stepwell.core.errors import UserError
+from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
 from stepwell.core.protocols import BackendInfo, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
@@ -74,8 +79,12 @@ class TorchBackend:
         token_budget: int = 2048,
         running_limit: int = 256,
         source: ModelSource | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
-        """Load the model, measure a largest step, and take the pages.  Raises ``UserError`` if one does not fit."""
+        """Load the model, measure a largest step, and take the pages.  Raises ``UserError`` if one does not fit.
+
+        ``grammars`` are of another vocabulary than the one in the model's files.
+        """
         options = options or self.Options()
         device = _device(options.device)
         # Said outright even where it changes nothing: otherwise the library of products chooses by the moment.
@@ -87,6 +96,8 @@ class TorchBackend:
         self._rows: dict[RequestId, Row] = {}
         self._group = DecodeGroup(pages)
         self._end_tokens = source.end_tokens
+        opened = source
+        self._masks = Masks(grammars or Grammars(lambda: read_vocabulary(opened)))
         self._model = Llama(source, dtype, device, TILE if options.deterministic else 0)
         self._runner_of = TiledRunner if options.deterministic else FastRunner
         each = page_bytes(shape, page_size, dtype)
@@ -121,6 +132,7 @@ class TorchBackend:
             weight_bytes=weights,
             activation_bytes=activation,
             possible_pages=max(room, 0),
+            grammars=True,
         )
 
     # ------------------------------------------------------------------------------------------------ requests
@@ -138,6 +150,12 @@ class TorchBackend:
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
         row = self._rows[request] = Row(request, list(prompt), sampling, seed, self._end_tokens)
         row.tokens += output
+        row.constraint = self._masks.constraint(sampling)
+        row.listed = listed(sampling, self.info.vocab_size)
+
+    def prepare(self, grammar: Grammar) -> None:
+        """Compile it, in any thread; later requests with it then cost a step nothing.  Raises ``UserError``."""
+        self._masks.grammars.compiled(grammar)
 
     def release(self, request: RequestId) -> None:
         """A member of the decode group stays one until a launch says that it left; its result is not reported."""
@@ -147,6 +165,7 @@ class TorchBackend:
         """Nothing is held but memory."""
         self._rows.clear()
         self._group.clear()
+        self._masks.close()
 
     # ------------------------------------------------------------------------------------------------ steps
 
@@ -179,7 +198,9 @@ class TorchBackend:
         if not members and not slices:
             return result
         sampled = [*members, *(each.row for each in slices if each.samples)]
-        tokens, result.logprobs = self._sample(self._runner.run(self._work(slices, decode=bool(members))), sampled)
+        masks = self._masks.begin([row for row in sampled if row.id in rows])
+        logits = self._runner.run(self._work(slices, decode=bool(members)))
+        tokens = self._sample(logits, sampled, result, None if masks is None else masks.result())
         if members:
             group.advance(tokens[: len(members)])
         for row, token in zip(sampled, tokens, strict=True):
@@ -226,24 +247,31 @@ class TorchBackend:
         pages = int(group.positions.max()) // self._cache.page_size + 1
         return StepWork(group.tokens.copy(), group.positions.copy(), group.tables(pages).copy(), slices)
 
-    def _sample(self, logits: torch.Tensor, rows: list[Row]) -> tuple[list[int], dict[RequestId, TokenLogprob]]:
+    def _sample(
+        self, logits: torch.Tensor, rows: list[Row], result: StepResult, allowed: Allowed | None = None
+    ) -> list[int]:
+        """The next token of each row; log-probabilities and grammars that cannot go on are put into ``result``."""
         if not rows:
-            return [], {}
+            return []
         tokens, finite = _highest(logits)
         if not all(finite):
             raise _NotFiniteError([row for row, good in zip(rows, finite, strict=True) if not good])
-        logprobs: dict[RequestId, TokenLogprob] = {}
         for place, row in enumerate(rows):
             sampling = row.sampling
             plain = is_plain(sampling, row.generated)
-            if plain and sampling.logprobs < 0:
+            mask = may_follow(row, logits.shape[-1], allowed)
+            if plain and mask is None and sampling.logprobs < 0:
                 continue
             scores = logits[place].cpu().numpy()
             if not plain:
-                tokens[place] = choose(scores, sampling, row.tokens, row.prompt_tokens, row.seed, row.barred)
+                tokens[place] = choose(scores, sampling, row.tokens, row.prompt_tokens, row.seed, row.barred, mask)
+            elif mask is not None:
+                tokens[place] = int(masked(scores, mask).argmax())
             if sampling.logprobs >= 0 and row.id in self._rows:
-                logprobs[row.id] = logprob(scores, tokens[place], sampling.logprobs)
-        return tokens, logprobs
+                result.logprobs[row.id] = logprob(scores, tokens[place], sampling.logprobs)
+        if allowed is not None:
+            result.spoiled += allowed.wrong.items()
+        return tokens
 
     # ------------------------------------------------------------------------------------------------ set-up
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 
 from stepwell.core.catalogue import Description, describe
-from stepwell.core.config import ClassConfig, Config, CostConfig, MemoryConfig, SchedulerConfig, TenantConfig, validate
+from stepwell.core.config import ClassConfig, Config, CostConfig, MemoryConfig, SchedulerConfig, validate
+from stepwell.core.config_gateway import TenantConfig
 from stepwell.core.registry import load, names
 from stepwell.core.types import NS_PER_MS, NS_PER_S
 from stepwell.sim.run import Result, simulate

@@ -39,6 +39,7 @@ COMMANDS = {
     "trace": "write a journal as a timeline for Perfetto",
     "explain": "tell one request's story from a journal",
     "config": "check or show a configuration",
+    "keys": "make keys for the clients of a server",
     "policies": "list policies and other plugins, or describe one",
     "cost": "show what a cost model predicts, the devices and models that it knows, and how far off it is",
     "bench": "measure the scheduler, the simulator or a serving engine on this machine",

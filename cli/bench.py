@@ -7,13 +7,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepwell.cli import bench_engine, bench_memory
+from stepwell.cli import bench_engine, bench_memory, bench_streams
 from stepwell.core.registry import load, names
 from stepwell.sim.bench import REPEATS, REQUESTS, STEPS, Line, as_json, bench_scheduler, bench_sim
 
 HELP = """\
 Measure the scheduler (time of a step), the page allocators (time of a page, what is wasted), the simulator (requests
-per second), or a serving engine under load (tokens per second, latencies) on this machine."""
+per second), a serving engine under load (tokens per second, latencies), or a server with thousands of streams, on this
+machine."""
 
 EXAMPLES = """\
 examples:
@@ -27,6 +28,9 @@ examples:
   stepwell bench engine                              serves smollm2, and asks it over HTTP
   stepwell bench engine --dtype bfloat16 --workload concurrency-64 --runs 3
   stepwell bench engine --url http://127.0.0.1:8101 --engine vllm --precision bf16
+  stepwell bench streams --users 10000               they ask, read, think for a minute, and ask again
+  stepwell bench streams --users 1000 --scenario beat --beat 0.1 --floor
+  stepwell bench streams --users 10000 --scenario burst --json
 
 --json prints one object a line.  Times end in _us or _ns_per_page, speeds in _per_s, memory in _mb (the most so far);
 a line "machine" says how fast plain Python runs, to compare figures of different machines by;
@@ -38,7 +42,7 @@ _TRACES = Path("../shared/traces")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="what", required=True, metavar="scheduler|memory|sim|engine")
+    commands = parser.add_subparsers(dest="what", required=True, metavar="scheduler|memory|sim|engine|streams")
     scheduler = commands.add_parser("scheduler", help="microseconds of a step, by requests running and waiting")
     scheduler.add_argument(
         "--steps", type=_positive, default=STEPS, metavar="N", help=f"timed steps a figure ({STEPS})"
@@ -56,6 +60,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     bench_memory.arguments(memory)
     engine = commands.add_parser("engine", help="tokens a second and latencies of a server under load, over HTTP")
     bench_engine.arguments(engine)
+    streams = commands.add_parser(
+        "streams", help="latencies, lost tokens, memory of a server with thousands of streams"
+    )
+    bench_streams.arguments(streams)
     for command in (scheduler, sim):
         every = "; all: one after another" if command is scheduler else ""
         command.add_argument("--policy", default="fcfs", metavar="NAME", help=f"scheduling policy (fcfs){every}")
@@ -65,6 +73,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.what == "engine":
         return bench_engine.run(args)
+    if args.what == "streams":
+        return bench_streams.run(args)
     if args.what == "memory":
         return bench_memory.run(args)
     lines: Iterator[Line]

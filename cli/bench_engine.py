@@ -6,11 +6,6 @@ The server is a process of its own (or one that already runs, ours or another en
 from __future__ import annotations
 
 import argparse
-import re
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +13,7 @@ from statistics import median
 
 import msgspec
 
+from stepwell.cli.bench_server import own_server
 from stepwell.cli.ceilings import ceilings
 from stepwell.cli.load_client import MOST_LATE, Answer, Ask, Server, late_share, look, play
 from stepwell.cli.load_requests import REQUESTS, Prompts, encoder_of, lengths, own_corpus, read_corpus
@@ -31,8 +27,6 @@ MODEL = "smollm2"
 HOST_PATH = "host-path"
 HOST_STREAMS = 256
 MOST_RATE = 100_000
-STOP_S = 20.0
-"""For the server to end after it was asked to."""
 
 _PROBLEMS = 3
 _ROW = "{:<16} {:>10} {:>12} {:>11} {:>11}  {}"
@@ -231,44 +225,12 @@ def _in_words(line: Line) -> str:
 
 @contextmanager
 def _server(args: argparse.Namespace, running: Server | None) -> Iterator[Server]:
-    """The one that runs already, or one of our own on a free port, which ends with this, even if it is told to."""
+    """The one that runs already, or one of our own."""
     if running is not None:
         yield running
         return
     given = {"--model": args.model, "--policy": args.policy, "--journal": args.journal}
     settings = [*([f"model.dtype={args.dtype}"] if args.dtype else []), *args.set]
-    command = [sys.executable, "-m", "stepwell", "serve", "--port", "0", "--log-level", "error"]
-    command += [word for name, value in given.items() if value is not None for word in (name, value)]
-    command += [word for setting in settings for word in ("--set", setting)]
-    before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        yield look(_url_of(process))
-    finally:
-        _stop(process)
-        signal.signal(signal.SIGTERM, before)
-
-
-def _url_of(process: subprocess.Popen[str]) -> str:
-    """As its greeting says; then it is ready."""
-    assert process.stdout is not None
-    url = ""
-    for line in process.stdout:
-        found = re.search(r"http://\S+/v1", line)
-        url = url or (found[0] if found else "")
-        if line.startswith("try: "):
-            return url
-    raise UserError(f"the server did not start (exit status {process.wait()}); what it said is above", field="model")
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """Once politely, once not, and then by force."""
-    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            process.send_signal(number)
-            deadline_s = time.monotonic() + STOP_S
-            while process.poll() is None and time.monotonic() < deadline_s:
-                time.sleep(0.05)
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    words = [word for name, value in given.items() if value is not None for word in (name, value)]
+    with own_server([*words, *(word for setting in settings for word in ("--set", setting))]) as process:
+        yield look(process.url)

@@ -26,7 +26,9 @@ from stepwell.core.types import RequestId, StepId
 from stepwell.transports.chat import Message
 from stepwell.transports.echo import ByteTokenizer
 from stepwell.transports.generation import Generation
-from stepwell.transports.service import Model, Service, Wants
+from stepwell.transports.model import Model
+from stepwell.transports.service import Service
+from stepwell.transports.wants import Wants
 
 PROMPT_TOKENS = 16
 WARM_UP = 20
@@ -193,7 +195,7 @@ class _Run(RealClock):
 
 
 async def _connect(service: Service, answer: Generation) -> None:
-    from stepwell.transports.http.openai import ChatShape  # lazy: an extra
+    from stepwell.transports.http.chat_shape import ChatShape  # lazy: an extra
     from stepwell.transports.http.requests import NOTHING, ChatRequest  # lazy: the same
     from stepwell.transports.http.sse import EventStream  # lazy: the same
 

@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+from stepwell.cli.serve_access import check_access_files, with_files
 from stepwell.core.build import build_scheduler, make_shadow
 from stepwell.core.config_load import Resolved
 from stepwell.core.registry import complete, make_cost_model
@@ -52,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.what == "show":
         print(Resolved(config, resolved.origins, resolved.file).to_toml(), end="")
         return 0
+    check_access_files(with_files(resolved, config))
     check_workload(config.workload)
     read_question(Path(args.file), {})
     make_cost_model(config.cost)

@@ -38,7 +38,10 @@ def configure() -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            # Plain, whatever is installed: others show what variables held, and that is what clients sent.
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, _least[0].upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -6,6 +6,7 @@ Nothing of a backend is imported before it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from stepwell.core.words import WordTokenizer
 from stepwell.sim.cost.room import check_pool
 from stepwell.transports.chat import ChatTemplate, Message
 from stepwell.transports.echo import ByteTokenizer, conversation, last_message
-from stepwell.transports.service import Model
+from stepwell.transports.grammar_process import GrammarProcess
+from stepwell.transports.model import Model
 
 NAMES = (ECHO, COSTMODEL, "smollm2")
 """Models that are named and not looked for."""
@@ -72,6 +74,7 @@ def _rehearsal(config: Config, name: str, place: Place) -> Model:
 def _real(config: Config, name: str, place: Place) -> Model:
     try:
         from stepwell.backends.tokenizer import tokenizer_of  # lazy: torch takes seconds
+        from stepwell.backends.vocabulary import vocabulary_of  # lazy: the same
         from stepwell.backends.weights.opening import open_model as open_source  # lazy: the same
         from stepwell.transports.templates import ChatPrompt  # lazy: wants jinja2
     except ModuleNotFoundError as error:
@@ -82,14 +85,17 @@ def _real(config: Config, name: str, place: Place) -> Model:
     tokenizer = tokenizer_of(source, force_pre=config.model.pre_tokenizer)
     info = place.open()
     warnings = [*source.warnings, *tokenizer.warnings]
+    grammars = GrammarProcess("stepwell.backends.grammar_check:checker", vocabulary_of(tokenizer), config.grammar)
     template: ChatTemplate = _no_chat
-    close = None
+    close, template_text = ExitStack(), ""
+    close.callback(grammars.close)
     try:
         prompt = ChatPrompt(tokenizer)
     except UserError as error:
         warnings.append(f"this model cannot chat, only complete: {error}")
     else:
-        template, close = prompt, prompt.close
+        template, template_text = prompt, prompt.template
+        close.callback(prompt.close)
         warnings += prompt.warnings
     for warning in warnings:
         log("warning", warning)
@@ -98,11 +104,13 @@ def _real(config: Config, name: str, place: Place) -> Model:
         backend=place,
         tokenizer=tokenizer,
         template=template,
+        chat_template=template_text,
         encode=tokenizer.prompt,
-        close=close,
+        close=close.close,
         context=info.context or source.config.context,
         precision=info.dtype,
         logprobs=True,
+        read_grammar=grammars,
         warnings=tuple(warnings),
     )
 

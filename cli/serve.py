@@ -19,6 +19,8 @@ import anyio
 import msgspec
 
 from stepwell.cli.logs import configure, log
+from stepwell.cli.process_stats import SPARE, raise_descriptors
+from stepwell.cli.serve_access import check_access_files, warn_if_open, with_files
 from stepwell.core.build import COSTMODEL, ECHO, make_shadow
 from stepwell.core.config import Config
 from stepwell.core.config_load import DEFAULT, Resolved
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
     from stepwell.core.journal_file import JournalWriter
     from stepwell.core.placement import Place
-    from stepwell.transports.service import Model, Service
+    from stepwell.transports.model import Model
+    from stepwell.transports.service import Service
 
 HELP = "Serve a model over HTTP and WebSockets, in the shapes that OpenAI's SDK speaks."
 
@@ -45,8 +48,10 @@ examples:
   stepwell serve --model ./Llama-3.2-1B --policy chat-batch --port 9000
   stepwell serve scenario.toml --journal journals/   record every decision, to be replayed later
   stepwell serve --set server.max_streams=64 --set memory.pages=2048
+  stepwell serve --set gateway.key_file=keys.toml    only for clients with a key: see `stepwell keys --help`
 
 SIGTERM (or ^C) lets what runs end, for server.drain_s at most; a second one stops at once.
+Exit status: 0 it was told to stop; 2 it could not start; 3 the engine stopped because of a bug.
 """
 
 SMALLER = {
@@ -93,8 +98,11 @@ def run(args: argparse.Namespace) -> int:
         from stepwell.transports.http.app import create_app  # lazy: wants the extra too
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})") from None
-    config = complete(resolved.config)
+    config = with_files(resolved, complete(resolved.config))
+    _check_descriptors(config)
     make_shadow(config)  # what is wrong with it is told before a model is loaded
+    check_access_files(config)
+    warn_if_open(config)
     listener = _listen(config)
     with listener:
         print(f"loading {config.model.path} …", flush=True)
@@ -150,6 +158,17 @@ def _unset(resolved: Resolved, *keys: str) -> bool:
     return all(resolved.origin(key) == DEFAULT for key in keys)
 
 
+def _check_descriptors(config: Config) -> None:
+    """A connection is an open file, and what may be open is often few until somebody asks for more."""
+    most = raise_descriptors()
+    if config.server.max_streams + SPARE > most:
+        print(
+            f"note: this process may have {most:,} open files, too few for server.max_streams ="
+            f" {config.server.max_streams:,}; raise the hard limit (`ulimit -Hn`, or LimitNOFILE= of the unit)",
+            file=sys.stderr,
+        )
+
+
 def _listen(config: Config) -> socket.socket:
     """The port, taken before anything is loaded and opened after that; with bounds on what a client that does not read
     can cost."""
@@ -184,10 +203,13 @@ def _give_up(model: Model) -> None:
 def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service, JournalWriter | None]:
     from stepwell.cli.journal_live import open_live_journal  # lazy: start-up
     from stepwell.core.build_live import serving_scheduler  # lazy: start-up
-    from stepwell.transports.service import Service, serving_config  # lazy: an extra
+    from stepwell.transports.model import serving_config  # lazy: an extra
+    from stepwell.transports.service import Service  # lazy: an extra
+    from stepwell.transports.store.store import open_store  # lazy: an extra
 
     config = serving_config(config, model)
     scheduler = serving_scheduler(config)
+    store = open_store(config.store)
     journal = open_live_journal(folder, config, scheduler) if folder is not None else None
     service = Service(
         config,
@@ -195,6 +217,7 @@ def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service
         scheduler=scheduler,
         observers=[journal.observe] if journal is not None else [],
         token_observer=journal.tokens if journal is not None else None,
+        store=store,
     )
     return service, journal
 
@@ -203,9 +226,10 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
     import uvicorn  # lazy: an extra
 
     from stepwell.transports.http.protocol import bounded_protocol  # lazy: the same
+    from stepwell.transports.http.sse import DirectSend  # lazy: the same
 
     return uvicorn.Config(
-        app,  # type: ignore[arg-type]
+        DirectSend(app),  # type: ignore[arg-type]
         http=bounded_protocol(config.server.body_timeout_s),
         lifespan="on",
         log_config=None,
@@ -215,6 +239,8 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=1,  # everybody has been told by then
         server_header=False,
+        ssl_certfile=config.server.tls_certificate or None,
+        ssl_keyfile=config.server.tls_key or None,
     )
 
 
@@ -241,9 +267,13 @@ def _settle_garbage() -> None:
 
 
 async def _drain(service: Service, server: uvicorn.Server) -> None:
-    """Once told to drain: what runs may end within its time, then the rest is told and the server stops."""
-    while not service.draining:
+    """Once told to leave: whoever sends requests here has time to notice, then what runs may end within its time, and
+    the rest is told and the server stops."""
+    while not service.leaving:
         await anyio.sleep(0.1)
+    with anyio.move_on_after(service.limits.pre_drain_s):
+        await service.stopping.wait()
+    service.drain()
     with anyio.move_on_after(service.limits.drain_s):
         await service.drained()
     service.shut_down()
@@ -256,11 +286,15 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
     """The first SIGTERM or SIGINT drains, the second stops.  uvicorn's own handlers are not wanted."""
 
     def handle() -> None:
-        if service.draining:
+        if service.leaving:
             service.shut_down()
         else:
-            log("warning", "draining: what runs may end, nothing new is taken", seconds=service.limits.drain_s)
-            service.drain()
+            limits = service.limits
+            after = (
+                f"nothing new is taken after {limits.pre_drain_s:g} s" if limits.pre_drain_s else "nothing new is taken"
+            )
+            log("warning", f"draining: what runs may end, {after}", seconds=limits.drain_s)
+            service.leave()
 
     @contextmanager
     def none() -> Iterator[None]:
@@ -292,7 +326,8 @@ def _model(place: Place) -> str:
 def _announce(service: Service, listener: socket.socket, folder: Path | None) -> None:
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    url = f"http://{host}:{port}"
+    tls, keyed = service.limits.tls_certificate, service.gateway.keyed
+    url = f"{'https' if tls else 'http'}://{host}:{port}"
     memory, name = service.config.memory, service.model.name
     print(f"serving {name} at {url}/v1 under policy {service.scheduler.policy_name}")
     print(_model(service.engine.place))
@@ -301,4 +336,5 @@ def _announce(service: Service, listener: socket.socket, folder: Path | None) ->
         print(f"journal: {folder}")
     messages = '[{"role": "user", "content": "Hello!"}]'
     body = f'{{"model": "{name}", "stream": true, "temperature": 0.2, "messages": {messages}}}'
-    print(f"try: curl -N {url}/v1/chat/completions -H 'Content-Type: application/json' -d '{body}'", flush=True)
+    key = " -H 'Authorization: Bearer KEY'" if keyed else ""
+    print(f"try: curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'", flush=True)

@@ -17,8 +17,8 @@ class Backlog:
     """Counts requests and prompt tokens that wait for their first admission, in all and by class."""
 
     __slots__ = (
-        "_by_class", "_classes", "_max_tokens", "_max_waiting", "_objectives", "_shares", "_weights", "live",
-        "requests", "tokens",
+        "_by_class", "_classes", "_max_tokens", "_max_waiting", "_objectives", "_shares", "_token_shares",
+        "_tokens_by_class", "_weights", "live", "requests", "tokens",
     )  # fmt: skip
 
     def __init__(self, limits: SchedulerLimits) -> None:
@@ -26,8 +26,10 @@ class Backlog:
         self._classes = {each.name: each for each in limits.classes}
         self._objectives = {each.name: (each.ttft_ns, each.tpot_ns, each.aging_ns) for each in limits.classes}
         self._shares = {each.name: int(each.queue_share * limits.max_waiting) for each in limits.classes}
+        self._token_shares = {each.name: int(each.queue_share * limits.max_waiting_tokens) for each in limits.classes}
         self._weights = {each.name: each.weight for each in limits.tenants}
         self._by_class = {each.name: 0 for each in limits.classes}
+        self._tokens_by_class = {each.name: 0 for each in limits.classes}
         self.live = {each.name: 0 for each in limits.classes}
         """Requests of each class, wherever they are."""
         self.requests = 0
@@ -59,15 +61,24 @@ class Backlog:
             return Rejected(id, "class_queue_full", self._shares[klass])
         if self._max_tokens and self.tokens + prompt_tokens > self._max_tokens:
             return Rejected(id, "queue_tokens_full", self._max_tokens)
+        if self._max_tokens and self._tokens_by_class[klass] + prompt_tokens > self._token_shares[klass]:
+            return Rejected(id, "class_queue_tokens_full", self._token_shares[klass])
         return None
+
+    def ahead(self, rank: int) -> tuple[int, int]:
+        """Requests, and tokens of their prompts, of classes that are served before a rank or with it."""
+        ahead = [name for name, klass in self._classes.items() if klass.rank <= rank]
+        return sum(self._by_class[each] for each in ahead), sum(self._tokens_by_class[each] for each in ahead)
 
     def add(self, request: Request) -> None:
         self.requests += 1
         self.tokens += request.prompt_tokens
         self._by_class[request.klass] += 1
+        self._tokens_by_class[request.klass] += request.prompt_tokens
 
     def remove(self, request: Request) -> None:
         """It was admitted for the first time, or ended without."""
         self.requests -= 1
         self.tokens -= request.prompt_tokens
         self._by_class[request.klass] -= 1
+        self._tokens_by_class[request.klass] -= request.prompt_tokens

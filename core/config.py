@@ -14,27 +14,17 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
+from stepwell.core.config_grammar import GrammarConfig
+from stepwell.core.config_responses import ResponsesConfig
+from stepwell.core.config_store import StoreConfig
+from stepwell.core.config_types import Amount, Count, Header, Name, Options, Positive, Seconds, Word
 from stepwell.core.errors import UserError
 from stepwell.core.schema import SourceOf, convert, unknown
 from stepwell.core.types import MAX_PRIORITY, NS_PER_MS, NS_PER_S
 
-_LARGE = 1 << 40
-
-Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGE)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGE)]
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-Name = Annotated[str, msgspec.Meta(min_length=1)]
-Word = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
-"""A name that may stand in a path such as ``classes.chat.rank``."""
-TENANT_NAME = r"^[A-Za-z0-9_.:@/-]{1,64}\Z"
-TenantName = Annotated[str, msgspec.Meta(pattern=TENANT_NAME)]
-Header = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{0,64}\Z")]
-"""The name of an HTTP header, or empty: none."""
 FIRST, LAST = "(first)", "(last)"
 """Stand for the class that is served first, or last, where a class is named: whatever it is called."""
-Options = Mapping[str, object]
-"""A plugin's own table; the registry turns it into the plugin's typed struct."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -95,11 +85,14 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ttft_ms: Amount = 0.0
     tpot_ms: Amount = 0.0
     queue_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
-    """Part of ``scheduler.max_waiting`` that this class may take."""
+    """Part of ``scheduler.max_waiting`` and ``scheduler.max_waiting_tokens`` that this class may take."""
     aging_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     """Its oldest request ranks with the best at this age, under policies that age; 0: at the age in their options."""
     budget_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     """Part of ``scheduler.token_budget`` that its prompts may take in a step while other classes have work."""
+    deadline_ms: Amount = 0.0
+    """A request that cannot have its first token within so long is refused at once, and let go if it waited so long; 0:
+    none."""
 
     @property
     def ttft_ns(self) -> int:
@@ -113,19 +106,15 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def aging_ns(self) -> int:
         return round(self.aging_s * NS_PER_S)
 
+    @property
+    def deadline_ns(self) -> int:
+        return round(self.deadline_ms * NS_PER_MS)
+
 
 DEFAULT_CLASSES = (
     ClassConfig(name="chat", rank=0, ttft_ms=1000.0, tpot_ms=100.0),
     ClassConfig(name="batch", rank=1, queue_share=0.8),
 )
-
-
-class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tenant that differs from others."""
-
-    name: TenantName
-    weight: Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)] = 1.0
-    """Of two tenants that both wait, one of twice the weight is given twice as much, by policies that share out."""
 
 
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -194,6 +183,12 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """The same answer to the last bit whatever else runs beside a request; slower."""
     options: Options = {}
     """Of ``costmodel``: what it says, and how much."""
+    tool_parser: Name = "auto"
+    """Who reads calls of tools out of its answers: a registered name, ``none``, or ``auto``: by its chat template."""
+    tool_parser_options: Options = {}
+    reasoning_parser: Name = "auto"
+    """The same for what it thinks before it answers."""
+    reasoning_parser_options: Options = {}
 
 
 class PriorityRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"klass": "class"}):
@@ -215,8 +210,11 @@ class WireConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     class_header: Header = "X-Stepwell-Class"
     """The header in which a client names its class, which overrides the other two; empty: it may not."""
     tenant_header: Header = ""
-    """The header in which its tenant is named.  Whoever may reach the server is believed, so it is for those behind a
-    gateway that sets it.  Empty: all are the tenant ``default``."""
+    """The header in which its tenant is named.  Where there are keys, those that are ``trusted`` are believed, and of
+    all others the key says the tenant; without keys whoever comes is believed.  Empty: nobody names one."""
+    deadline_header: Header = ""
+    """The header in which whoever may name a tenant says within how many milliseconds the first token is of use, in
+    place of the class' ``deadline_ms``; empty: none."""
     program_header: Header = "X-Stepwell-Program"
     """The header that names the program (conversation, session, agent); empty: none."""
     program_fields: tuple[Literal["session_id", "prompt_cache_key", "safety_identifier", "user"], ...] = (
@@ -236,9 +234,15 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """0: any free one."""
     origins: tuple[str, ...] = ()
     """Web origins (``https://chat.example``) whose pages may call; ``*``: all of them."""
+    tls_certificate: str = ""
+    """A file in PEM, with the chain: HTTPS is spoken, and nothing else.  Empty: HTTP."""
+    tls_key: str = ""
+    """The file with its key; empty: it is in the same file."""
     body_mib: Annotated[float, msgspec.Meta(gt=0, le=1024)] = 4.0
     """Size of one request or one WebSocket message, at most.  A prompt of 131,072 tokens is less than 1 MiB, as text or
     as ids; what is larger is looked at for a few ns a byte, on the event loop."""
+    bodies_mib: Annotated[float, msgspec.Meta(gt=0, le=1 << 20)] = 256.0
+    """Those of all requests over HTTP that are being read, or not in line yet, together; a single one always may."""
     body_timeout_s: Seconds = 60.0
     """Time to send the head of a request in, and then its body, at most."""
     send_timeout_s: Seconds = 60.0
@@ -249,8 +253,10 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A stream that has been silent for so long gets a comment, so that nobody in between closes it."""
     stall_s: Seconds = 30.0
     """Not ready once work has waited so long without any step finishing."""
+    pre_drain_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 0.0
+    """After SIGTERM requests are still taken for so long, while ``/ready`` says that no more should be sent."""
     drain_s: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """After SIGTERM requests that run may go on for so long."""
+    """Then those that run may go on for so long."""
     max_streams: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 2048
     """Answers in progress at once, at most."""
     max_choices: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 16
@@ -282,6 +288,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     model: ModelConfig = ModelConfig()
     server: ServerConfig = ServerConfig()
     wire: WireConfig = WireConfig()
+    grammar: GrammarConfig = GrammarConfig()
+    responses: ResponsesConfig = ResponsesConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    keys: tuple[KeyConfig, ...] = ()
+    store: StoreConfig = StoreConfig()
 
     def klass(self, name: str) -> ClassConfig | None:
         """The class of that name."""
@@ -329,6 +340,7 @@ def check_together(config: Config, source_of: SourceOf = lambda path: "") -> Non
             if name in names[:index]:
                 raise wrong(f"{at}[{index}].name", f"{what} {name!r} is defined twice")
     check_wire(config, source_of)
+    check_access(config.keys, [each.name for each in config.classes], source_of)
     if workload.kind == "trace" and not workload.trace:
         raise wrong("workload.trace", "names the trace file, and is needed when workload.kind is 'trace'")
     if workload.trace and workload.kind != "trace":
@@ -344,7 +356,8 @@ def class_of(config: Config, name: str) -> str:
 def check_wire(config: Config, source_of: SourceOf) -> None:
     """Every class that ``[wire]`` names must be there, its ranges in order, and no header said to mean two things."""
     wire, known = config.wire, {FIRST, LAST, *(each.name for each in config.classes)}
-    named = {"wire.default": wire.default, **{f"wire.tiers.{tier}": klass for tier, klass in wire.tiers.items()}}
+    named = {"store.batch_class": config.store.batch_class, "wire.default": wire.default}
+    named |= {f"wire.tiers.{tier}": klass for tier, klass in wire.tiers.items()}
     named |= {f"wire.priorities[{index}].class": each.klass for index, each in enumerate(wire.priorities)}
     for field, klass in named.items():
         if klass not in known:
@@ -352,7 +365,8 @@ def check_wire(config: Config, source_of: SourceOf) -> None:
     for index, (one, next_one) in enumerate(pairwise(wire.priorities), 1):
         if next_one.at_least <= one.at_least:
             raise UserError(f"must be above the one before, {one.at_least}", field=f"wire.priorities[{index}].at_least")
-    headers = {name: getattr(wire, name).lower() for name in ("class_header", "tenant_header", "program_header")}
+    meanings = ("class_header", "tenant_header", "deadline_header", "program_header")
+    headers = {name: getattr(wire, name).lower() for name in meanings}
     for first, second in combinations([name for name, header in headers.items() if header], 2):
         if headers[first] == headers[second]:
             raise UserError(f"is wire.{first} too; a header means one thing", field=f"wire.{second}")

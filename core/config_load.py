@@ -1,9 +1,9 @@
 """Reads the configuration tree from its layers, remembers where each value came from, and writes it as TOML.
 
 Layers, strongest first: command line (``scheduler.policy=swap``), environment (``STEPWELL__SCHEDULER__POLICY=swap``),
-file, default.  Tables merge key by key; ``[[classes]]`` and ``[[tenants]]`` of a stronger layer replace the whole list,
-and one value of a class or tenant is reached by its name (``classes.chat.ttft_ms=500``).  A layer that names another
-plugin than the layers under it begins its options afresh, since the options below belong to the other plugin;
+file, default.  Tables merge key by key; ``[[classes]]``, ``[[tenants]]`` and ``[[keys]]`` of a stronger layer replace
+the whole list, and one value of one of them is reached by its name (``classes.chat.ttft_ms=500``).  A layer that names
+another plugin than the layers under it begins its options afresh, since the options below belong to the other plugin;
 ``Resolved.notes`` says so.  So it is with ``workload.kind`` and its settings, which other layers set.
 
 The environment and the overrides are handed in: this module looks at nothing but its arguments and the file.
@@ -208,7 +208,7 @@ class _Layers:
                 )
 
     def _set_in_named(self, parts: list[str], text: str, source: str) -> None:
-        """One value of a class or a tenant."""
+        """One value of a class, a tenant or a key."""
         section = parts[0]
         one = _NAMED[section]
         tables = self.tree.get(section)
@@ -237,7 +237,7 @@ class _Layers:
         self.origins[f"{section}.{index}.{key}"] = source
 
 
-_NAMED = {"classes": "class", "tenants": "tenant"}
+_NAMED = {"classes": "class", "tenants": "tenant", "keys": "key"}
 """Lists of tables that have names, and what one of them is called."""
 
 

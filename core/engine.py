@@ -255,6 +255,9 @@ class Engine:
             for request, first, rows in result.prompt_logprobs:
                 if request in self._streams:
                     self._streams[request].push_prompt(first, rows)
+            for request, why in result.spoiled:
+                if request in self._streams:
+                    self._streams[request].spoil(why)
             tokens = self._counting(result, ends)
             for start in range(0, len(tokens), PER_LOOK):
                 self._deliver(tokens[start : start + PER_LOOK], result.logprobs)

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from stepwell.core.errors import UserError
+from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.types import RequestId, StepId
@@ -56,6 +57,7 @@ class StepResult(msgspec.Struct, array_like=True, gc=False):
 
     ``prompt_logprobs`` are (request, place of the first, rows) for tokens of prompts, where they were asked for; a
     request that is computed again brings them again.
+    ``spoiled`` are requests whose grammar cannot be followed any further, and why; their tokens are not part of it.
     ``failed`` is empty on success; otherwise nothing of the step counts and ``blamed`` names those at fault.
     """
 
@@ -69,6 +71,7 @@ class StepResult(msgspec.Struct, array_like=True, gc=False):
     blamed: list[RequestId] = []
     device_lost: bool = False
     prompt_logprobs: list[tuple[RequestId, int, list[TokenLogprob]]] = []
+    spoiled: list[tuple[RequestId, str]] = []
 
 
 class Tokenizer(Protocol):
@@ -126,6 +129,8 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int = 0
     activation_bytes: int = 0
     possible_pages: int = 0
+    grammars: bool = False
+    """Whether it holds answers to grammars (and is a ``Constrains``)."""
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise ``UserError`` for a token that the model does not have, or no token at all."""
@@ -136,6 +141,18 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
         if self.vocab_size and not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
             wrong = next(each for each in prompt if not 0 <= each < self.vocab_size)
             raise UserError(f"token {wrong} is outside 0 … {self.vocab_size - 1}", field="prompt")
+
+
+@runtime_checkable
+class Constrains(Protocol):
+    """A backend that holds answers to ``SamplingParams.grammar``."""
+
+    def prepare(self, grammar: Grammar) -> None:
+        """Make everything that takes long, so that no step waits for it.  In any thread, beside a step.
+
+        Raises ``UserError`` for what is no grammar, or asks for a token that the model does not have.
+        """
+        ...
 
 
 class Backend(Protocol):

@@ -133,6 +133,8 @@ class ServingMetrics:
         """What they are, and read when asked: open streams and sockets."""
         self.counters: dict[str, tuple[str, Callable[[], int]]] = {}
         """The same, of what only grows."""
+        self.measured: dict[str, tuple[str, Histogram]] = {}
+        """The same, of histograms."""
         self._labels = [model_name, "0"]
         self._page_size = page_size
         self._members: dict[RequestId, None] = {}
@@ -359,6 +361,8 @@ class ServingMetrics:
             yield self._gauge(name, text, read())
         for name, (text, count) in self.counters.items():
             yield self._counter(name, text, "", {"": count()})
+        for name, (text, measured) in self.measured.items():
+            yield self._histogram(name, text, measured)
         for name, (text, _) in (_SECONDS | _COUNTS).items():
             yield self._histogram(f"vllm:{name}", text, self.histograms[name])
 

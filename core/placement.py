@@ -11,9 +11,12 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, Protocol, runtime_checkable
 
+import anyio.to_thread
 import msgspec
 
-from stepwell.core.execution import Backend, BackendInfo, PromptIds, StepResult
+from stepwell.core.errors import UserError
+from stepwell.core.execution import Backend, BackendInfo, Constrains, PromptIds, StepResult
+from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId
@@ -31,12 +34,26 @@ class Admission(msgspec.Struct, array_like=True, gc=False):
     output: list[int] = []
 
 
-class StepBatch(msgspec.Struct, array_like=True, gc=False):
+class StepBatch(msgspec.Struct, array_like=True, gc=False, tag="step"):
     """One step, and what has to be known before it: requests that came and requests that went."""
 
     launch: Launch
     admitted: list[Admission] = []
     released: list[RequestId] = []
+
+
+class Preparation(msgspec.Struct, array_like=True, tag="prepare"):
+    """A grammar that a request will come with; ``number`` is said back when it is ready."""
+
+    number: int
+    grammar: Grammar
+
+
+def prepare(backend: Backend, grammar: Grammar) -> None:
+    """Beside a step.  Raises ``UserError`` for what is no grammar, and of a backend that has none."""
+    if not isinstance(backend, Constrains):
+        raise UserError("this model's backend holds no answer to a grammar", field="structured_outputs")
+    backend.prepare(grammar)
 
 
 def carry_out(backend: Backend, batch: StepBatch) -> StepResult:
@@ -86,6 +103,10 @@ class Place(Protocol):
         """The request ended; forget it."""
         ...
 
+    async def prepare(self, grammar: Grammar) -> None:
+        """Make a grammar ready before a request comes with it; raises ``UserError`` if it is none."""
+        ...
+
     async def carry_out(self, launch: Launch) -> StepResult:
         """Execute a step.  A failure is a result; an exception means that nothing can be executed any more."""
         ...
@@ -114,6 +135,9 @@ class Inline:
 
     def open(self) -> BackendInfo:
         return self._backend.info
+
+    async def prepare(self, grammar: Grammar) -> None:
+        prepare(self._backend, grammar)
 
     async def carry_out(self, launch: Launch) -> StepResult:
         return self._backend.execute(launch)
@@ -173,6 +197,9 @@ class Threaded:
 
     def release(self, request: RequestId) -> None:
         self._orders.release(request)
+
+    async def prepare(self, grammar: Grammar) -> None:
+        await anyio.to_thread.run_sync(prepare, self._backend, grammar)
 
     async def carry_out(self, launch: Launch) -> StepResult:
         batch = self._orders.take(launch)

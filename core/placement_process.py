@@ -22,13 +22,14 @@ from msgspec import DecodeError
 from msgspec.structs import replace
 
 from stepwell.core.config import Config
-from stepwell.core.errors import InvariantError, UserError
+from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.execution import BackendInfo, StepResult
+from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
-from stepwell.core.placement import Admission, Orders, unchanging
+from stepwell.core.placement import Admission, Orders, Preparation, unchanging
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId, StepId
-from stepwell.core.worker import ANSWER, Answer, Broken, Done, Opened, Refused, framed, receive
+from stepwell.core.worker import ANSWER, Answer, Broken, Done, Opened, Prepared, Refused, framed, receive
 
 log = structlog.get_logger("stepwell.worker")
 
@@ -78,6 +79,7 @@ class WorkerProcess:
     """One process, from its start to its end.  It is ready once ``opened`` has returned."""
 
     def __init__(self, config: Config) -> None:
+        self._telling = anyio.Lock()
         self._channel, far = socket.socketpair()
         with far:
             program = _PROGRAM.format(path=sys.path, descriptor=far.fileno())
@@ -116,9 +118,10 @@ class WorkerProcess:
         return await anyio.to_thread.run_sync(self.opened, abandon_on_cancel=True)
 
     async def tell(self, value: object) -> None:
-        """Send a frame.  If it has died, whoever waits for an answer finds out."""
-        with contextlib.suppress(OSError):
-            await asyncio.get_running_loop().sock_sendall(self._channel, framed(value))
+        """Send a frame, whole.  If it has died, whoever waits for an answer finds out."""
+        async with self._telling:
+            with contextlib.suppress(OSError):
+                await asyncio.get_running_loop().sock_sendall(self._channel, framed(value))
 
     async def answer(self) -> Answer:
         """The next frame.  Raises ``WorkerDied``."""
@@ -180,6 +183,9 @@ class Process:
         self._result: asyncio.Future[StepResult] | None = None
         """Of the step that is being executed."""
         self._step: StepId = 0
+        self._preparing: dict[int, asyncio.Future[str]] = {}
+        """Grammars that are being made ready there, by number; what comes of each is a problem, or nothing."""
+        self._prepared = 0
 
     def open(self) -> BackendInfo:
         """Raises ``UserError`` if the model cannot be loaded."""
@@ -213,6 +219,24 @@ class Process:
         if self._live.pop(request, None) is not None:
             self._orders.release(request)
 
+    async def prepare(self, grammar: Grammar) -> None:
+        """Raises ``UserError`` if it is none, or if the process ends meanwhile: it may be what ended it; and
+        ``CapacityError`` while there is no process."""
+        if self.trouble:
+            raise CapacityError(self.trouble, code="not_ready")
+        self._prepared += 1
+        number = self._prepared
+        problem: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._preparing[number] = problem
+        try:
+            with anyio.CancelScope(shield=True):  # half a frame would be the last that is understood
+                await self._worker.tell(Preparation(number, grammar))
+            wrong = await problem
+        finally:
+            del self._preparing[number]
+        if wrong:
+            raise UserError(wrong, field="structured_outputs")
+
     async def carry_out(self, launch: Launch) -> StepResult:
         await self._up.wait()
         if self._lost:
@@ -239,6 +263,9 @@ class Process:
         self._worker.end()
 
     def _hear(self, answer: Answer) -> None:
+        if isinstance(answer, Prepared):
+            self._settle(answer.number, answer.problem)
+            return
         result, self._result = self._result, None
         if result is None or result.done():
             return  # cancelled: the engine is stopping
@@ -253,6 +280,12 @@ class Process:
             told = answer.message if isinstance(answer, Broken) else f"the worker process said {answer!r}"
             result.set_exception(InvariantError(told))
 
+    def _settle(self, number: int, problem: str) -> None:
+        """Whoever waits for a grammar is told; they may have left."""
+        waiting = self._preparing.get(number)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(problem)
+
     def _mourn(self, why: str) -> None:
         """Whoever waits for a step is told; if nobody does, whoever comes next."""
         log.error("a worker process is gone", pid=self.pid, why=why, running=len(self._live))
@@ -260,6 +293,8 @@ class Process:
         self._lost = why
         self._up = anyio.Event()
         self._deaths += 1
+        for number in list(self._preparing):
+            self._settle(number, "the process that makes it ready has ended; try again")
         result, self._result = self._result, None
         if result is not None and not result.done():
             result.set_result(self._loss(self._step))

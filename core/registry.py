@@ -26,7 +26,17 @@ from stepwell.core.errors import PLUGIN_RAISES, StepwellError, UserError
 from stepwell.core.protocols import API_VERSION, OLDEST_API_VERSION, CostModel, KVAllocator, SchedulerPolicy
 from stepwell.core.schema import convert, unknown
 
-Group = Literal["policies", "allocators", "cost_models", "backends", "routers", "autoscalers", "predictors"]
+Group = Literal[
+    "policies",
+    "allocators",
+    "cost_models",
+    "backends",
+    "routers",
+    "autoscalers",
+    "predictors",
+    "tool_parsers",
+    "reasoning_parsers",
+]
 
 _ASKED_AT: dict[str, tuple[str, str]] = {
     "policies": ("scheduler.policy", "scheduler.options"),
@@ -36,6 +46,8 @@ _ASKED_AT: dict[str, tuple[str, str]] = {
     "routers": ("fleet.router", "fleet.router_options"),
     "autoscalers": ("fleet.autoscaler", "fleet.autoscaler_options"),
     "predictors": ("scheduler.options.predictor", "scheduler.options.predictor_options"),
+    "tool_parsers": ("model.tool_parser", "model.tool_parser_options"),
+    "reasoning_parsers": ("model.reasoning_parser", "model.reasoning_parser_options"),
 }
 """Where configuration names a plugin of each group, and where its options are."""
 
@@ -45,6 +57,8 @@ _DUTIES = {
     "cost_models": ("step_ns",),
     "backends": ("execute",),
     "predictors": ("predict", "learn"),
+    "tool_parsers": ("signs", "feed", "finish", "write"),
+    "reasoning_parsers": ("signs", "feed", "finish", "begins"),
 }
 """What tells at once that a class is of another group; conformance checks the rest."""
 

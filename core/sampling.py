@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from stepwell.core.grammar import Grammar
+
 GREEDY_BELOW = 1e-5
 """A temperature under this is greedy: as a divisor it would overflow."""
 
@@ -15,6 +17,8 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     ``logprobs`` asks for the log-probabilities of the chosen token and that many best alternatives (-1: none at all),
     ``prompt_logprobs`` for those of the prompt's own tokens, of which the first has none.
     End tokens are not chosen before ``min_tokens`` tokens; with ``ignore_eos`` they do not end the answer.
+    ``grammar`` is what the answer has to look like, ``allowed_token_ids`` the only tokens it may be made of (empty:
+    all), ``bad_words`` sequences of tokens that it must not hold; docs/structured_output.md says what goes before what.
     """
 
     temperature: float = 1.0
@@ -31,6 +35,9 @@ class SamplingParams(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 GREEDY = SamplingParams(temperature=0.0)

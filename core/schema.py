@@ -169,6 +169,8 @@ def _explained(text: str, data: object, kind: Any, field: str, source_of: Source
         says = f"expected one of {', '.join(map(repr, choices))}, got {value!r}"
     elif bound:
         says = f"must be {bound['bound']} {bound['limit'].removesuffix('.0')}, got {value!r}"
+    elif "sha256:" in what:  # and not what was given: it may be the secret itself
+        says = "must be the digest of a key, sha256: and 64 hexadecimal digits; `stepwell keys hash` makes it"
     elif "matching regex" in what:
         says = f"{value!r} does not match {what.partition('regex ')[2]}"
     elif "missing required field" in what:

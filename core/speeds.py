@@ -45,6 +45,11 @@ class Speeds:
         return _median(self._prefills) if self._prefills else TOKEN_PS
 
     @property
+    def measured(self) -> bool:
+        """Whether ``token_ps`` was, or is only taken to be so."""
+        return bool(self._prefills)
+
+    @property
     def page_ns(self) -> int:
         if len(self._copies) >= BELIEVED:
             return _median(self._copies)

@@ -13,7 +13,7 @@ from typing import Protocol
 import anyio
 import structlog
 
-from stepwell.core.errors import CapacityError, InvariantError, StepwellError
+from stepwell.core.errors import CapacityError, InvariantError, StepwellError, UserError
 from stepwell.core.instructions import Finished, Rejected
 from stepwell.core.sampling import TokenLogprob
 from stepwell.core.types import RequestId
@@ -110,8 +110,11 @@ class Stream:
         self.tokens.append(token)
         if logprob is not None:
             self.logprobs.append(logprob)
-        if self._listener is not None:
-            self._tell(self._listener, (token,))
+        if self._listener is not None and self.error is None:
+            try:
+                self._listener.heard((token,))
+            except Exception as error:
+                self._broke(error)
 
     def push_prompt(self, first: int, rows: Sequence[TokenLogprob]) -> None:
         """Rows of the prompt's tokens, from place ``first`` on.  Those that are known already were computed again."""
@@ -134,6 +137,11 @@ class Stream:
         at_most = f" (limit {rejected.limit})" if rejected.limit else ""
         self._fail(CapacityError(f"request refused: {rejected.code}{at_most}", code=rejected.code))
 
+    def spoil(self, why: str) -> None:
+        """Its grammar cannot be followed any further."""
+        self.cancel()
+        self._fail(UserError(f"the answer cannot be finished: {why}", field="structured_outputs"))
+
     def shut_down(self) -> None:
         """The engine was stopped before the request could end."""
         self._fail(CapacityError("the engine was shut down", code="not_serving"))
@@ -153,10 +161,13 @@ class Stream:
         try:
             listener.heard(tokens)
         except Exception as error:
-            # A reader's bug (a tokenizer, say) must not take other streams down.
-            log.error("a stream's reader failed", request=self.request, exc_info=error)
-            self.cancel()
-            self._fail(InvariantError(f"the stream's reader: {type(error).__name__}: {error}"))
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
+        """A reader's bug (a tokenizer, say) must not take other streams down."""
+        log.error("a stream's reader failed", request=self.request, exc_info=error)
+        self.cancel()
+        self._fail(InvariantError(f"the stream's reader: {type(error).__name__}: {error}"))
 
     def _end(self) -> None:
         if self._listener is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stepwell.core.testing_cost import check_cost_model
 from stepwell.core.testing_fault import Fault, find_fault, replay_fault
 from stepwell.core.testing_memory import allocator_machine
+from stepwell.core.testing_parsing import check_reasoning_parser, check_tool_parser
 from stepwell.core.testing_play import ConformanceError
 from stepwell.core.testing_policy import check_policy
 
@@ -14,6 +15,8 @@ __all__ = [
     "allocator_machine",
     "check_cost_model",
     "check_policy",
+    "check_reasoning_parser",
+    "check_tool_parser",
     "find_fault",
     "replay_fault",
 ]

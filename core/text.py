@@ -156,7 +156,9 @@ class TextPipeline:
             self.fed += 1
             data = self._bytes(token)
             if data:
-                text = self._utf8.decode(data)
+                # Most text is ASCII, and most of the decoder's time is its own.
+                whole = data.isascii() and not self._utf8.buffer
+                text = data.decode("ascii") if whole else self._utf8.decode(data)
                 out += self._check(text) if self._stops and text else text
         self.sent += len(out)
         return out

@@ -89,7 +89,9 @@ PreemptMode = Literal["swap", "recompute"]
 FinishReason = Literal["stop", "length", "cancelled", "expired", "error", "rejected"]
 """``stop``: an end token or stop string; ``length``: ``max_tokens``; ``expired``: its queue deadline passed."""
 
-RejectCode = Literal["prompt_too_long", "queue_full", "queue_tokens_full", "class_queue_full", "unknown_class"]
+RejectCode = Literal[
+    "prompt_too_long", "queue_full", "queue_tokens_full", "class_queue_full", "class_queue_tokens_full", "unknown_class"
+]
 
 BlockReason = Literal["pages", "seats", "budget", "in_flight", "policy"]
 """Why the head of the line waits: KV pages, the running limit, the budget, a step in flight, the policy's own rule."""

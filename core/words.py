@@ -69,5 +69,10 @@ class WordTokenizer:
             return bytes((token,))
         return (token - _PAIRS).to_bytes(2) if token < _WORDS else self._words[token - _WORDS]
 
+    def pair(self, two: bytes) -> int:
+        """The token of two bytes, whatever word they may be."""
+        high, low = two
+        return _PAIRS + (high << 8 | low)
+
     def decode(self, tokens: Sequence[int]) -> bytes:
         return b"".join(map(self.token_bytes, tokens))

@@ -1,14 +1,19 @@
 """The worker process: a backend behind a socket, so that its faults and its hold on the interpreter are its own.
 
 It is started by ``core.placement_process`` and speaks in frames: four bytes of length, then msgpack.  First comes the
-order (which backend), and an ``Opened`` or ``Refused`` goes back; then for every ``StepBatch`` a ``StepResult``, or a
-``Broken``.  When the socket ends, so does the process.
+order (which backend), and an ``Opened`` or ``Refused`` goes back; then for every ``StepBatch`` a ``Done``, or a
+``Broken``, and for every ``Preparation`` a ``Prepared``, whenever that is done: steps go on beside it.  When the socket
+ends, so does the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from msgspec import Struct
@@ -17,8 +22,8 @@ from msgspec.msgpack import Decoder, encode
 from stepwell.core.build import build_backend
 from stepwell.core.config import Config
 from stepwell.core.errors import StepwellError, UserError
-from stepwell.core.execution import BackendInfo, StepResult
-from stepwell.core.placement import StepBatch, carry_out
+from stepwell.core.execution import Backend, BackendInfo, StepResult
+from stepwell.core.placement import Preparation, StepBatch, carry_out, prepare
 
 MOST_BYTES = 1 << 30
 """A longer frame is a mistake."""
@@ -43,16 +48,23 @@ class Broken(Struct, tag="broken"):
     message: str
 
 
+class Prepared(Struct, tag="prepared"):
+    """The grammar of that number is ready; or ``problem`` says why not."""
+
+    number: int
+    problem: str = ""
+
+
 class Done(Struct, tag="done"):
     """A step's result."""
 
     result: StepResult
 
 
-Answer = Opened | Refused | Broken | Done
+Answer = Opened | Refused | Broken | Done | Prepared
 
 ORDER: Decoder[Config] = Decoder(Config)
-BATCH: Decoder[StepBatch] = Decoder(StepBatch)
+ORDERED: Decoder[StepBatch | Preparation] = Decoder(StepBatch | Preparation)
 ANSWER: Decoder[Answer] = Decoder(Answer)
 
 T = TypeVar("T")
@@ -98,25 +110,55 @@ def main(descriptor: int) -> None:
 
 
 def _serve(channel: socket.socket) -> None:
+    backend = _opened(channel)
+    if backend is None:
+        return
+    telling = threading.Lock()
+
+    def tell(answer: Answer) -> None:
+        with telling:
+            channel.sendall(framed(answer))
+
+    beside = ThreadPoolExecutor(1, "stepwell-prepare")
     try:
-        backend = build_backend(receive(channel, ORDER))
+        tell(Opened(backend.info))
+        while True:
+            ordered = receive(channel, ORDERED)
+            if isinstance(ordered, Preparation):
+                beside.submit(_prepare, backend, ordered, tell)
+                continue
+            try:
+                answer: Answer = Done(carry_out(backend, ordered))
+            except Exception as error:
+                answer = Broken(f"{type(error).__name__}: {error}")
+            tell(answer)
+    finally:
+        beside.shutdown(wait=False, cancel_futures=True)
+        backend.close()
+
+
+def _opened(channel: socket.socket) -> Backend | None:
+    """The backend that is ordered; None if it cannot be made, and the other side has been told."""
+    try:
+        return build_backend(receive(channel, ORDER))
     except UserError as error:
         channel.sendall(framed(Refused(error.message, error.field)))
-        return
     except StepwellError as error:
         channel.sendall(framed(Refused(str(error))))
-        return
     except Exception as error:
         channel.sendall(framed(Refused(f"{type(error).__name__}: {error}")))
         raise
+    return None
+
+
+def _prepare(backend: Backend, ordered: Preparation, tell: Callable[[Answer], None]) -> None:
+    """In a thread beside the steps."""
+    problem = ""
     try:
-        channel.sendall(framed(Opened(backend.info)))
-        while True:
-            batch = receive(channel, BATCH)
-            try:
-                answer: Answer = Done(carry_out(backend, batch))
-            except Exception as error:
-                answer = Broken(f"{type(error).__name__}: {error}")
-            channel.sendall(framed(answer))
-    finally:
-        backend.close()
+        prepare(backend, ordered.grammar)
+    except UserError as error:
+        problem = error.message
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    with contextlib.suppress(OSError):  # nobody is left to tell
+        tell(Prepared(ordered.number, problem))

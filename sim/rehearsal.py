@@ -6,7 +6,7 @@ each step takes what the cost model predicts of its batch.  What is rehearsed is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,6 +19,7 @@ from stepwell.core.types import RequestId
 from stepwell.core.words import TEXT, WordTokenizer
 from stepwell.sim.backend import EchoBackend
 from stepwell.sim.cost.linear import Linear
+from stepwell.sim.numbered import numbered_tokens
 from stepwell.sim.workload.draws import exp, log, normals, uniforms
 
 _ANSWERS = 9_001
@@ -33,8 +34,8 @@ class CostModelBackend:
     class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """How long answers are, and of what; a request's ``max_tokens`` cuts them, ``ignore_eos`` ignores their end."""
 
-        text: Literal["built-in", "prompt"] = "built-in"
-        """What is said, again and again."""
+        text: Literal["built-in", "prompt", "numbers"] = "built-in"
+        """What is said, again and again; ``numbers``: each token says which one of its answer it is."""
         answer_tokens: Annotated[int, msgspec.Meta(ge=1, le=10_000_000)] = 200
         """Mean length; that of a chat in public workloads."""
         answer_sigma: Annotated[float, msgspec.Meta(ge=0, le=3)] = 0.7
@@ -46,7 +47,7 @@ class CostModelBackend:
         self.options = options = CostModelBackend.Options() if options is None else options
         cost = cost or Linear()
         tokenizer = WordTokenizer()
-        text = tokenizer.encode(TEXT.replace("\n", "")) if options.text == "built-in" else None
+        text = _SAID[options.text](tokenizer)
         self._lengths = _Lengths(options)
         self._echo = EchoBackend(cost=cost, lengths=self._lengths, text=text)
         setup = getattr(cost, "setup", None)
@@ -75,6 +76,21 @@ class CostModelBackend:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def _built_in(tokenizer: WordTokenizer) -> list[int] | None:
+    return tokenizer.encode(TEXT.replace("\n", ""))
+
+
+def _prompt(tokenizer: WordTokenizer) -> list[int] | None:
+    return None
+
+
+_SAID: Mapping[str, Callable[[WordTokenizer], list[int] | None]] = {
+    "built-in": _built_in,
+    "prompt": _prompt,
+    "numbers": numbered_tokens,
+}
 
 
 class _Lengths(Mapping[RequestId, int]):

@@ -21,6 +21,7 @@ REFUSED = {
     "queue_full": "the waiting line holds {} requests already",
     "queue_tokens_full": "the waiting line would hold more than {} prompt tokens",
     "class_queue_full": "its class has {} requests in the waiting line, its share",
+    "class_queue_tokens_full": "its class would have more than {} prompt tokens in the waiting line, its share",
     "unknown_class": "its class is not defined",
 }
 """By ``RejectCode``; the limit goes into the braces."""

@@ -47,10 +47,13 @@ THIRD_PARTY: dict[str, set[str]] = {
     "shell": {"msgspec", "anyio", "structlog", "prometheus_client"},
     "policies": {"msgspec"},
     "memory": {"msgspec"},
-    "backends": {"msgspec", "torch", "triton", "numpy", "numba", "safetensors", "gguf", "tokenizers"},
+    "backends": {
+        *("msgspec", "torch", "triton", "numpy", "numba", "safetensors", "gguf", "tokenizers"),
+        "llguidance",
+    },
     "transports": {
         *("msgspec", "anyio", "structlog", "starlette", "uvicorn", "websockets", "jinja2"),
-        *("llguidance", "opentelemetry"),
+        *("python_multipart", "opentelemetry"),
     },
     "sim": {"msgspec", "numpy", "structlog"},
     "main": set(),

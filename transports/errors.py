@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from stepwell.core.errors import CapacityError, UserError
-from stepwell.core.types import NS_PER_S
+from stepwell.core.types import NS_PER_MS
 
 MAX_MESSAGE = 600
 """Letters of a message: an error is never much larger than the mistake (vLLM measured 5,300 times)."""
@@ -18,7 +18,9 @@ MAX_RETRY_S = 60
 DEFAULT_RETRY_S = 5
 """If nothing is known of how long it will take."""
 
-_UNAVAILABLE = ("not_serving", "not_ready", "draining", "shutting_down")
+_UNAVAILABLE = ("not_serving", "not_ready", "draining", "shutting_down", "store_full", "store_failed")
+_POINTLESS = ("shed",)
+"""Given up for good: the policy would let it go again."""
 _CODES = {"not_serving": "not_ready"}
 _TYPES = {
     400: "invalid_request_error",
@@ -49,14 +51,27 @@ def too_long(prompt_tokens: int | None, context: int, field: str) -> RequestErro
     )
 
 
+class LimitReached(CapacityError):
+    """A tenant's own limit; ``headers`` say where it stands.  ``retry`` False: it never fits."""
+
+    def __init__(self, message: str, wait_ns: int, headers: Mapping[str, str], *, retry: bool = True) -> None:
+        super().__init__(message, code="rate_limit_exceeded", retry_after_ns=wait_ns)
+        self.headers = headers
+        self.retry = retry
+
+
 class Refusal(msgspec.Struct, frozen=True):
-    """What a client is told.  ``retry_s`` 0: it will not help."""
+    """What a client is told.  ``retry_ms``: in how long it may help to ask again; 0: nothing is said of that."""
 
     status: int
     code: str
     message: str
     param: str | None = None
-    retry_s: int = 0
+    retry_ms: int = 0
+    pointless: bool = False
+    """To ask again, which an SDK would do by itself."""
+    more: Mapping[str, str] = {}
+    """Headers."""
 
     @property
     def error(self) -> dict[str, str | None]:
@@ -70,7 +85,13 @@ class Refusal(msgspec.Struct, frozen=True):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return {"Retry-After": str(self.retry_s)} if self.retry_s else {}
+        told = dict(self.more)
+        if self.pointless:
+            told["x-should-retry"] = "false"
+        elif self.retry_ms:
+            told["Retry-After"] = str(-(-self.retry_ms // 1000))
+            told["retry-after-ms"] = str(self.retry_ms)
+        return told
 
 
 def refusal_of(error: BaseException, wait_ns: int = 0) -> Refusal:
@@ -80,10 +101,14 @@ def refusal_of(error: BaseException, wait_ns: int = 0) -> Refusal:
     if isinstance(error, UserError):
         return Refusal(400, "invalid_value", str(error), error.field or None)
     if isinstance(error, CapacityError):
-        retry_s = -(-max(error.retry_after_ns, wait_ns) // NS_PER_S)
+        limited = isinstance(error, LimitReached)
+        known_ns = error.retry_after_ns if limited and error.retry_after_ns else max(error.retry_after_ns, wait_ns)
+        retry_ms = min(-(-known_ns // NS_PER_MS) or DEFAULT_RETRY_S * 1000, MAX_RETRY_S * 1000)
         if error.code == "prompt_too_long":
             return Refusal(400, "context_length_exceeded", str(error), "prompt")
         status = 503 if error.code in _UNAVAILABLE else 429
         code = _CODES.get(error.code, error.code)
-        return Refusal(status, code, str(error), retry_s=min(retry_s or DEFAULT_RETRY_S, MAX_RETRY_S))
+        pointless = error.code in _POINTLESS or (isinstance(error, LimitReached) and not error.retry)
+        more = error.headers if isinstance(error, LimitReached) else {}
+        return Refusal(status, code, str(error), retry_ms=retry_ms, pointless=pointless, more=more)
     return Refusal(500, "internal_error", "the server failed; its log says why")

@@ -13,6 +13,8 @@ from stepwell.core.sampling import TokenLogprob
 from stepwell.core.streams import Stream
 from stepwell.core.text import TextPipeline
 from stepwell.transports.bell import Bell
+from stepwell.transports.parsing.reading import Reading, ReadPipeline
+from stepwell.transports.times import Times
 
 MAX_NAMED = 64
 """Numbers of requests that are told to a client: they go into a header."""
@@ -22,9 +24,16 @@ class Choice:
     """One answer, and its stream's listener.  ``text`` is all of it so far; what is new comes from ``take``."""
 
     def __init__(
-        self, index: int, prompt: Sequence[int], stream: Stream, pipeline: TextPipeline, *, silent: bool = False
+        self,
+        index: int,
+        prompt: Sequence[int],
+        stream: Stream,
+        pipeline: TextPipeline,
+        *,
+        silent: bool = False,
+        reading: Reading | None = None,
     ) -> None:
-        """``silent``: no token is wanted, only what is known of the prompt."""
+        """``silent``: no token is wanted, only what is known of the prompt.  ``reading``: who reads the text."""
         self.index = index
         self.silent = silent
         self.prompt = prompt
@@ -38,13 +47,19 @@ class Choice:
         self.cached = 0
         """Prompt tokens found in the KV cache."""
         self.preemptions = 0
+        self.paused = False
+        """Preempted, and not on the device again."""
+        self.paused_for = ""
+        """The policy's word for why it was preempted last."""
         self.untaken = 0
         """Letters that nobody took yet."""
         self._text: list[str] = []
         self._taken = 0
         """Pieces of the text that were."""
         self._taken_tokens = 0
-        self._pipeline = pipeline
+        self.reading = reading
+        """What its text is, if that is not just content."""
+        self._pipeline = pipeline if reading is None else ReadPipeline(pipeline, reading)
         self._stopped = False
         self._stop: Callable[[int, int], None]
         self._news: Callable[[], None]
@@ -64,6 +79,21 @@ class Choice:
         return self.stream.logprobs
 
     @property
+    def stopped_by(self) -> str | None:
+        """The stop string that ended it."""
+        return self._pipeline.stopped_by
+
+    @property
+    def started(self) -> bool:
+        """Somebody took some of it."""
+        return self._taken_tokens > 0
+
+    @property
+    def untaken_tokens(self) -> int:
+        """Those that nobody took yet."""
+        return max(self.tokens - self._taken_tokens, 0)
+
+    @property
     def tokens(self) -> int:
         """Of the answer: those before a stop string, or all."""
         if self.silent:
@@ -78,8 +108,10 @@ class Choice:
         pieces = self._text[self._taken :]
         self._taken += len(pieces)
         self.untaken = 0
-        start, self._taken_tokens = self._taken_tokens, max(self.tokens, self._taken_tokens)
-        return "".join(pieces), start, self._taken_tokens
+        start, tokens = self._taken_tokens, self.tokens
+        if tokens > start:
+            self._taken_tokens = tokens
+        return pieces[0] if len(pieces) == 1 else "".join(pieces), start, self._taken_tokens
 
     def listen(self, stop: Callable[[int, int], None], news: Callable[[], None], over: Callable[[], None]) -> None:
         """Begin.  ``stop`` tells the engine of a stop string; ``news`` is called for text, ``over`` for the end."""
@@ -88,13 +120,16 @@ class Choice:
 
     def heard(self, tokens: Sequence[int]) -> None:
         """The stream has more.  What comes after a stop string is not the answer's."""
-        if self._stopped or self.silent or self.over:
+        if self._stopped or self.silent or self.reason or self.error is not None:
             return
-        self._add(self._pipeline.feed(tokens))
-        keep = self._pipeline.stop_at
-        if keep is not None:
+        pipeline = self._pipeline
+        text = pipeline.feed(tokens)
+        if text:
+            self._text.append(text)
+            self.untaken += len(text)
+        if pipeline.stop_at is not None:
             self._stopped = True
-            self._stop(self.stream.request, keep)
+            self._stop(self.stream.request, pipeline.stop_at)
         self._news()
 
     def ended(self) -> None:
@@ -120,7 +155,10 @@ class Choice:
         if self._pipeline.stop_at is not None:
             self.reason = "stop"
         elif finished.reason in ("stop", "length", "cancelled"):
-            self._add(self._pipeline.finish())
+            text = self._pipeline.finish()
+            if text:
+                self._text.append(text)
+                self.untaken += len(text)
             self.reason = "length" if self.silent and finished.reason == "stop" else finished.reason
         elif finished.reason == "error":
             self.error = InvariantError("the step that this request was in failed too often")
@@ -128,28 +166,26 @@ class Choice:
             code = "queue_timeout" if finished.reason == "expired" else "shed"
             self.error = CapacityError(f"the request waited and was let go: {finished.reason}", code=code)
 
-    def _add(self, text: str) -> None:
-        if text:
-            self._text.append(text)
-            self.untaken += len(text)
-
 
 class Generation:
     """The choices of one client request, in order.  Whoever made it calls ``close`` in the end, however it ends."""
 
     def __init__(self, choices: Sequence[Choice], on_close: Callable[[Generation], None]) -> None:
         self.choices = choices
+        self.times: Sequence[Times] = ()
+        """Of each choice, if somebody asked for them."""
         self.most_untaken = 0
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None
         self._bell = Bell()
+        self._ring = self._bell.ring
         self._end_bell = Bell()
         self._over = 0
         self._on_close: Callable[[Generation], None] | None = on_close
 
     def tell(self) -> None:
         """Something changed."""
-        self._bell.ring()
+        self._ring()
         if self.overflow is not None and self.untaken > self.most_untaken:
             overflow, self.overflow = self.overflow, None
             overflow()
@@ -160,6 +196,10 @@ class Generation:
         self._end_bell.ring()
         self.tell()
 
+    def rings(self, ring: Callable[[], None]) -> None:
+        """Call ``ring`` at each change from now on, in the place of waking who waits for ``news``."""
+        self._ring = ring
+
     async def news(self) -> None:
         """Wait until something changed since the last call (or has already)."""
         await self._bell.heard()
@@ -168,6 +208,11 @@ class Generation:
     def requests(self) -> str:
         """The engine's numbers of its requests, as the journal has them; the first ``MAX_NAMED``, with commas."""
         return ",".join(str(choice.stream.request) for choice in self.choices[:MAX_NAMED])
+
+    @property
+    def some_over(self) -> bool:
+        """Whether any choice has ended, or failed."""
+        return self._over > 0
 
     @property
     def ended(self) -> bool:

@@ -24,15 +24,16 @@ class PromptKeys:
         self._in_thread = in_thread
         self._secret = secrets.token_bytes(32)
 
-    def salt(self, tenant: str) -> bytes:
-        """What the keys of a tenant's prompts are made with, and those of the answers."""
-        return salt_of(tenant, self._secret)
+    def salt(self, tenant: str, own: str = "") -> bytes:
+        """What the keys of a tenant's prompts are made with, and those of the answers.  ``own``: a salt that the client
+        gave, so that even its tenant finds nothing of it."""
+        return salt_of(f"{tenant}\0{own}" if own else tenant, self._secret)
 
-    async def __call__(self, prompts: Sequence[list[int]], tenant: str) -> Keys:
+    async def __call__(self, prompts: Sequence[list[int]], tenant: str, own: str = "") -> Keys:
         """Those of each prompt's full pages (``key_tokens`` each); none where the allocator does not look at them."""
         if not self._allocator.reuses_prefixes:
             return [[] for _ in prompts]
-        key_tokens, salt = self._allocator.key_tokens, self.salt(tenant)
+        key_tokens, salt = self._allocator.key_tokens, self.salt(tenant, own)
 
         def made() -> Keys:
             return [page_keys(prompt, key_tokens, salt) for prompt in prompts]

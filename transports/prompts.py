@@ -41,6 +41,10 @@ class Prompts:
             raise too_long(None, self._context, field)
         return self.check_length(self._encode(text), field)
 
+    async def tokens(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> list[int]:
+        """The same as ``chat``, however many they are and whatever their number is for."""
+        return await self._aside(lambda: self._template(messages, arguments))
+
     async def chat(self, messages: Sequence[Message], arguments: Mapping[str, Any], field: str) -> PromptIds:
         """The token ids of a chat that asks for its next answer."""
         size = sum(len(str(message.get("content") or "")) for message in messages)

@@ -6,12 +6,10 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import anyio
-import msgspec
 import structlog
 from anyio.abc import TaskGroup
 
@@ -21,26 +19,33 @@ from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.events import Event, Submitted, UsePolicy
-from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected
+from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected, Resumed
 from stepwell.core.metrics import ServingMetrics
-from stepwell.core.placement import Place
-from stepwell.core.protocols import Backend, Tokenizer
 from stepwell.core.registry import check_servable
-from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.shadow import shadow_of
-from stepwell.core.text import Opening, StopStrings, TextPipeline
+from stepwell.core.text import StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
-from stepwell.transports.chat import ChatTemplate
 from stepwell.transports.errors import Refusal, refusal_of
+from stepwell.transports.gateway.admission import Admission
+from stepwell.transports.gateway.gateway import Gateway
+from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.herald import Outlet
+from stepwell.transports.loop_lag import LoopLag
+from stepwell.transports.model import Model, serving_config
+from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
+from stepwell.transports.store.store import Store
+from stepwell.transports.structured import Structured
+from stepwell.transports.times import RequestTimes
 from stepwell.transports.unstarted import Unstarted
-from stepwell.transports.watch import Watch
-from stepwell.transports.wire import Standing, Wire
+from stepwell.transports.wants import Wants, of_a_later_choice
+from stepwell.transports.watch import Watches
+from stepwell.transports.wire import Wire
 
 log = structlog.get_logger("stepwell.service")
 
@@ -48,56 +53,6 @@ T = TypeVar("T")
 
 THREADS = 4
 """For tokenising, templates and page keys."""
-
-
-class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served.  ``pages`` replaces ``memory.pages`` if the backend measured what it has room for."""
-
-    name: str
-    backend: Backend | Place
-    """By itself it is executed on the event loop."""
-    tokenizer: Tokenizer
-    template: ChatTemplate
-    encode: Callable[[str], list[int]] | None = None
-    """A text to complete as a prompt, with BOS where the model wants it; None: the tokenizer's ``encode``."""
-    close: Callable[[], None] | None = None
-    """Called once, when nothing is served any more; not for the backend, which has its own."""
-    pages: int = 0
-    context: int = 0
-    """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
-    logprobs: bool = False
-    """Whether the backend gives log-probabilities."""
-    sampling: Mapping[str, Any] = {}
-    """The model's own defaults of ``SamplingParams``, for fields that a request leaves out."""
-    precision: str = ""
-    """What the weights are computed in, in the backend's word for it."""
-    warnings: tuple[str, ...] = ()
-    """Where its files left room for doubt, and what was done about it; ``/v1/models`` shows them."""
-
-
-class Wants(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client asked for, beside the prompt."""
-
-    n: int = 1
-    max_tokens: int | None = None
-    """None: the rest of the context; 0: nothing is said, and the prompt computed all the same."""
-    stop: tuple[str, ...] = ()
-    opening: Opening = "answer"
-    sampling: SamplingParams = GREEDY
-    standing: Standing = Standing(klass="chat")
-
-
-def serving_config(config: Config, model: Model) -> Config:
-    """The configuration with what the model knows better: pages that there is room for, and its context."""
-    replace = msgspec.structs.replace
-    pages = model.pages or config.memory.pages
-    room = pages * config.memory.page_size
-    wanted = [each for each in (config.scheduler.max_context, model.context, room) if each]
-    return replace(
-        config,
-        memory=replace(config.memory, pages=pages),
-        scheduler=replace(config.scheduler, max_context=min(wanted)),
-    )
 
 
 class Service:
@@ -112,7 +67,10 @@ class Service:
         observers: Sequence[Observer] = (),
         token_observer: TokenObserver | None = None,
         clock: Clock | None = None,
+        store: Store | None = None,
     ) -> None:
+        self.store = store
+        """What outlives the process; closed with the service."""
         self.config = config = serving_config(config, model)
         self.model = model
         self.limits = config.server
@@ -121,29 +79,38 @@ class Service:
         check_servable(self.scheduler.state.policy)
         self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
         self.metrics.shadow = shadow_of(self.scheduler)
+        self.times = RequestTimes()
         self.engine = Engine(
             self.scheduler,
             model.backend,
             self.clock,
-            observers=[*observers, self.metrics.observe, self._observe],
+            observers=[*observers, self.metrics.observe, self.times.observe, self._observe],
             token_observer=token_observer,
         )
         self.context = self.scheduler.max_tokens
         """Tokens of a prompt and its answer together, at most."""
-        self.draining = False
+        self.leaving = self.draining = False
+        """Nobody should send requests here any more; none is taken any more."""
         self.stopping = Stopping()
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
-        self.loop_lag_s = 0.0
-        """How late the event loop is: the worst of late, fading."""
+        self.loop_lag = LoopLag()
+        self.outlet = Outlet()
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
         self.keys = PromptKeys(self.scheduler.state.allocator, self.aside)
+        self.structured = Structured(self.engine.place, model.read_grammar, config.grammar)
         self.prompts = Prompts(model.tokenizer, model.encode, model.template, self.context, self.aside)
-        self._watches: dict[Watch, None] = {}
-        self.wire = Wire(config)
-        self._open: dict[Generation, None] = {}
+        self.parsers = Parsers(config.model, model.chat_template, model.tokenizer)
+        self._watches = Watches(self.clock.now_ns)
+        self.watching = self._watches.watching
+        """A context manager: looks at a connection's ``Watch`` now and then, inside."""
+        self.gateway = Gateway(config, self.metrics.count)
+        self.wire = Wire(config, self.gateway, model.name)
+        self.admission = Admission(config, self.scheduler, self.metrics, self.clock.now_ns)
+        self._open: dict[Generation, Ticket] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
+        self.bodies = Unstarted(self.limits.bodies_mib, what="bodies of requests that are not understood yet")
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
         self.policy_changed = anyio.Event()
@@ -153,8 +120,9 @@ class Service:
         self.metrics.gauges |= {
             "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
-            "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag_s),
+            "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
+        self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
 
@@ -165,8 +133,13 @@ class Service:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tasks = tasks
+                self.loop_lag.start()
                 async with anyio.create_task_group() as beside:
-                    beside.start_soon(self._look_around)
+                    beside.start_soon(self.structured.warm)
+                    beside.start_soon(
+                        self._watches.run, min(0.25, self.limits.ping_s / 4, self.limits.send_timeout_s / 4)
+                    )
+                    beside.start_soon(self.gateway.watch)
                     started()
                     self._ran = True
                     await self.engine.run()
@@ -182,33 +155,20 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        self.structured.close()
+        self.loop_lag.stop()
         try:
             if not self._ran:  # otherwise the engine closes it
                 self.model.backend.close()
         finally:
             if self.model.close is not None:
                 self.model.close()
+            if self.store is not None:
+                self.store.close()
 
-    @contextmanager
-    def watching(self, watch: Watch) -> Iterator[Watch]:
-        """Look at a connection now and then, inside."""
-        self._watches[watch] = None
-        try:
-            yield watch
-        finally:
-            del self._watches[watch]
-
-    async def _look_around(self) -> None:
-        limits, now_ns = self.limits, self.clock.now_ns
-        period_s = min(0.25, limits.ping_s / 4, limits.send_timeout_s / 4)
-        while True:
-            asleep_ns = now_ns()
-            await anyio.sleep(period_s)
-            awake_ns = now_ns()
-            lag_s = max((awake_ns - asleep_ns) / NS_PER_S - period_s, 0.0)
-            self.loop_lag_s = max(lag_s, self.loop_lag_s * 0.9)
-            for watch in list(self._watches):
-                watch.look(awake_ns)
+    def leave(self) -> None:
+        """Say that nothing more should be sent here; what is sent all the same is taken until ``drain``."""
+        self.leaving = True
 
     def drain(self) -> None:
         """Take nothing new; what runs goes on."""
@@ -216,8 +176,12 @@ class Service:
 
     def check_taking(self) -> None:
         """Raises ``CapacityError`` if nothing new is taken."""
+        if self.engine.failed:
+            raise CapacityError("the engine stopped", code="not_ready")
         if self.draining:
             raise CapacityError("the server is draining", code="draining")
+        if self._stalled:
+            raise CapacityError(self._stalled, code="not_ready")
 
     async def drained(self) -> None:
         """Wait until nothing is in progress or waits in a lane, or nobody waits for that any more."""
@@ -258,10 +222,15 @@ class Service:
             return f"the engine stopped: {self.engine.failed}"
         if self._tasks is None:
             return "not started"
-        if self.draining:
+        if self.leaving or self.draining:
             return "draining"
         if self.engine.place.trouble:
             return self.engine.place.trouble
+        return self._stalled
+
+    @property
+    def _stalled(self) -> str:
+        """Why nothing that is sent here would be answered soon; empty if steps finish, or there is nothing to do."""
         stalled_ns = self.metrics.stalled_ns(self.clock.now_ns())
         if stalled_ns > self.limits.stall_s * NS_PER_S:
             return f"there is work and no step has finished for {stalled_ns / NS_PER_S:.1f} s"
@@ -286,13 +255,13 @@ class Service:
         if self.stopping.is_set():
             raise shutting_down()
         if self._tasks is None:
-            raise CapacityError("not started", code="draining")
+            raise CapacityError("not started", code="not_ready")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
         stops = StopStrings(wants.stop)
         choices: list[Choice] = []
         generation = Generation(choices, self._close)
-        self._open[generation] = None
+        self._open[generation] = self.admission.take(prompts, wants.n, wants.max_tokens, wants.standing)
         try:
             for prompt, own in zip(prompts, keys or [[] for _ in prompts], strict=True):
                 parent: RequestId = 0
@@ -319,7 +288,7 @@ class Service:
         parent: RequestId,
     ) -> Choice:
         standing = wants.standing
-        sampling = wants.sampling if index == 0 else _of_a_later_choice(wants.sampling, index)
+        sampling = wants.sampling if index == 0 else of_a_later_choice(wants.sampling, index)
         most = self.context - len(prompt)
         if wants.max_tokens is not None:
             # For none, one is computed and dropped: a request without would be a case of its own in every policy.
@@ -331,24 +300,27 @@ class Service:
             tenant=standing.tenant,
             priority=standing.priority,
             program=standing.program,
+            expires_ns=self.clock.now_ns() + standing.deadline_ns if standing.deadline_ns else 0,
             keys=keys,
-            salt=self.keys.salt(standing.tenant),
+            salt=self.keys.salt(standing.tenant, wants.cache_salt),
             sampling=sampling,
             parent=parent,
         )
+        reading = wants.reading(prompt) if wants.reading is not None else None
         pipeline = TextPipeline(
-            self.model.tokenizer,
+            self.model.tokenizer if reading is None else self.parsers.shows(self.model.tokenizer),
             stops=stops,
             min_tokens=sampling.min_tokens,
             hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
             opening=wants.opening,
         )
-        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0)
+        return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0, reading=reading)
 
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:
             self._watched.pop(choice.stream.request, None)
-        del self._open[generation]
+            self.times.forget(choice.stream.request)
+        self.admission.settle(self._open.pop(generation), generation)
         if not self._open:
             self._idle.set()
 
@@ -368,13 +340,11 @@ class Service:
             if isinstance(each, Admitted) and each.request in watched:
                 choice, generation = watched[each.request]
                 choice.cached = choice.cached if choice.admitted else each.cached
-                choice.admitted = True
+                choice.admitted, choice.paused = True, False
                 generation.tell()
-            elif isinstance(each, Preempted) and each.request in watched:
-                watched[each.request][0].preemptions += 1
-
-
-def _of_a_later_choice(first: SamplingParams, index: int) -> SamplingParams:
-    """A seed of its own, or all would be the same; and nothing of the prompt, which the first has told."""
-    seed = first.seed if first.seed is None else (first.seed + index) & ((1 << 63) - 1)
-    return msgspec.structs.replace(first, seed=seed, prompt_logprobs=-1)
+            elif isinstance(each, Preempted | Resumed) and each.request in watched:
+                choice, generation = watched[each.request]
+                choice.paused = isinstance(each, Preempted)
+                if isinstance(each, Preempted):
+                    choice.preemptions, choice.paused_for = choice.preemptions + 1, each.reason
+                generation.tell()

@@ -8,22 +8,20 @@ further one holds the variables of one rendering.  Every frame is answered by on
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
-import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, BinaryIO
 
 import jinja2
-import msgspec
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from stepwell.transports.confined import confine, frames, processor_time, send
 
 
 class Refused(jinja2.TemplateError):
@@ -86,35 +84,6 @@ def render(template: jinja2.Template, variables: Mapping[str, Any], most_letters
 # --------------------------------------------------------------------------------------------------- the process
 
 
-def confine(memory_mib: int) -> None:
-    """From here on: this much address space, no files written, no core dumps.  Where a system lacks one, the others."""
-    for limit, most in (
-        (resource.RLIMIT_AS, memory_mib << 20),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(limit, (most, most))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def processor_time(seconds: float) -> Iterator[None]:
-    """The kernel ends the process when it has computed for longer; no code in it can look away."""
-    signal.setitimer(signal.ITIMER_PROF, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def frames(source: BinaryIO) -> Iterator[Any]:
-    """Until the other side closes the pipe."""
-    while len(head := source.read(4)) == 4:
-        yield msgspec.msgpack.decode(source.read(int.from_bytes(head)))
-
-
 def answer(template: jinja2.Template, variables: Mapping[str, Any], most_letters: int) -> dict[str, str]:
     """What came of one rendering."""
     try:
@@ -133,11 +102,6 @@ def answer(template: jinja2.Template, variables: Mapping[str, Any], most_letters
 
 
 def main(source: BinaryIO = sys.stdin.buffer, sink: BinaryIO = sys.stdout.buffer) -> None:
-    def send(value: dict[str, str]) -> None:
-        data = msgspec.msgpack.encode(value)
-        sink.write(len(data).to_bytes(4) + data)
-        sink.flush()
-
     incoming = frames(source)
     order = next(incoming, None)
     if order is None:
@@ -147,13 +111,13 @@ def main(source: BinaryIO = sys.stdin.buffer, sink: BinaryIO = sys.stdout.buffer
         with processor_time(order["seconds"]):
             template = environment().from_string(order["template"])
     except (jinja2.TemplateError, RecursionError, MemoryError, ValueError, TypeError) as error:
-        send({"error": f"{type(error).__name__}: {error}", "kind": "failed"})
+        send(sink, {"error": f"{type(error).__name__}: {error}", "kind": "failed"})
         return
-    send({"text": ""})
+    send(sink, {"text": ""})
     for variables in incoming:
         with processor_time(order["seconds"]):
             told = answer(template, variables, order["most_letters"])
-        send(told)
+        send(sink, told)
 
 
 if __name__ == "__main__":

@@ -14,9 +14,14 @@ class Unstarted:
     """
 
     def __init__(
-        self, most_mib: float, above: Unstarted | None = None, emptied: Callable[[], None] = lambda: None
+        self,
+        most_mib: float,
+        above: Unstarted | None = None,
+        emptied: Callable[[], None] = lambda: None,
+        what: str = "requests that wait for their turn",
     ) -> None:
         self.size = 0
+        self._what = what
         self._most = int(most_mib * (1 << 20))
         self._above = above
         self._emptied = emptied
@@ -24,7 +29,7 @@ class Unstarted:
     def take(self, size: int) -> None:
         """Raises ``CapacityError`` if there is no room."""
         if self.size and self.size + size > self._most:
-            raise CapacityError(f"requests that wait for their turn take {self.size:,} bytes", code="too_many_bytes")
+            raise CapacityError(f"{self._what} take {self.size:,} bytes", code="too_many_bytes")
         if self._above is not None:
             self._above.take(size)
         self.size += size

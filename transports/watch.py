@@ -5,7 +5,10 @@ One task looks at every connection a few times a second.  A timer a message woul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
 
 from stepwell.core.types import NS_PER_S
 
@@ -27,7 +30,7 @@ class Watch:
         self._drop: Callable[[], None] | None = drop
         self._ping_ns = int(ping_s * NS_PER_S)
         self._silent = silent
-        self._sending = False
+        self._sending = self._wrote = False
         self._since_ns = now_ns()
         """When the present send began, or the last one ended."""
 
@@ -41,8 +44,15 @@ class Watch:
         self._sending = False
         self._since_ns = self._now_ns()
 
+    def wrote(self) -> None:
+        """Something was sent at once; seen at the next look."""
+        self._wrote = True
+
     def look(self, now_ns: int) -> None:
         """Called now and then."""
+        if self._wrote and not self._sending:
+            self._since_ns = now_ns
+        self._wrote = False
         waited_ns = now_ns - self._since_ns
         if self._sending:
             if waited_ns > self._timeout_ns and self._drop is not None:
@@ -51,3 +61,28 @@ class Watch:
         elif self._silent is not None and waited_ns >= self._ping_ns:
             self._since_ns = now_ns
             self._silent()
+
+
+class Watches:
+    """All that are looked at."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._watches: dict[Watch, None] = {}
+
+    @contextmanager
+    def watching(self, watch: Watch) -> Iterator[Watch]:
+        """Look at a connection now and then, inside."""
+        self._watches[watch] = None
+        try:
+            yield watch
+        finally:
+            del self._watches[watch]
+
+    async def run(self, period_s: float) -> None:
+        """Until cancelled."""
+        while True:
+            await anyio.sleep(period_s)
+            now_ns = self._now_ns()
+            for watch in list(self._watches):
+                watch.look(now_ns)

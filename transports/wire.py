@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Protocol
 
 import msgspec
 
-from stepwell.core.config import TENANT_NAME, Config, class_of
+from stepwell.core.config import Config, class_of
+from stepwell.core.config_gateway import KeyConfig
+from stepwell.core.config_types import TENANT_NAME
 from stepwell.core.page_keys import salt_of
+from stepwell.core.types import NS_PER_MS
 from stepwell.transports.errors import RequestError
+from stepwell.transports.gateway.caller import class_in, key_in, tenant_in
+from stepwell.transports.gateway.gateway import Gateway
+from stepwell.transports.gateway.keys import unauthorised
 
 TIERS = ("auto", "default", "flex", "scale", "priority", "fast")
 """Of OpenAI; those that ``wire.tiers`` does not name are served as ``default``."""
 
 _TENANT = re.compile(TENANT_NAME)
+_MILLISECONDS = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class Says(Protocol):
@@ -42,33 +49,88 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     tier: str = "default"
     priority: int = 0
     program: str = ""
+    deadline_ns: int = 0
+    """A first token that comes later than this after the request is of no use; 0: it always is."""
+    counts: bool = True
+    """It is one of its tenant's requests a minute, as lines of a batch are not."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who asks, as the headers tell.  ``key`` None: there are no keys, or it is not a client."""
+
+    tenant: str
+    key: KeyConfig | None = None
+    believed: bool = False
+    """Whether it may name tenants and deadlines."""
+    later: bool = False
+    """It is the server, for the tenant."""
+    klass: str = ""
+    """The class that its request is of, whatever that says; empty: what it says."""
 
 
 class Wire:
     """The rules, ready to be applied."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, gateway: Gateway | None = None, model: str = "") -> None:
+        """``gateway``: whose keys there are; ``model``: what clients call the one that is served."""
+        self._gateway = gateway or Gateway(config)
+        self._model = model
         wire = self.rules = config.wire
-        self._classes = {each.name for each in config.classes}
+        self._classes = [each.name for each in config.classes]
+        self._deadlines = {each.name: each.deadline_ns for each in config.classes}
         self._default = class_of(config, wire.default)
         self._tiers = {tier: class_of(config, klass) for tier, klass in wire.tiers.items()}
         self._ranges = [(each.at_least, class_of(config, each.klass)) for each in reversed(wire.priorities)]
         self._secret = secrets.token_bytes(32)
 
     def standing(self, says: Says, headers: Mapping[str, str]) -> Standing:
-        """Raises ``RequestError`` with the field or header that says something unknown."""
-        tenant = self._tenant(headers)
+        """Raises ``RequestError`` with the field or header that says something unknown, or what the key may not."""
+        caller = self.caller(headers)
+        if not self._opens(caller):
+            raise _not_allowed("model", self._model, caller.key.models if caller.key is not None else (), "model")
         tier, klass = self._tier(says.service_tier)
         priority = says.priority or 0
         ranged = next((name for least, name in self._ranges if priority >= least), klass)
         named = self._class(headers)
+        wanted = caller.klass or named or ranged
+        if caller.key is not None and caller.key.classes and wanted not in caller.key.classes:
+            if named or ranged != self._default:
+                field = self.rules.class_header if named else "service_tier" if ranged == klass else "priority"
+                raise _not_allowed("class", wanted, caller.key.classes, field)
+            wanted = caller.key.classes[0]
         return Standing(
-            klass=named or ranged,
-            tenant=tenant,
+            klass=wanted,
+            tenant=caller.tenant,
             tier="default" if named or ranged != klass else tier,
             priority=priority,
-            program=self._program(says, headers, tenant),
+            program=self._program(says, headers, caller.tenant),
+            deadline_ns=self._deadline_ns(headers, caller, wanted),
+            counts=not caller.later,
         )
+
+    def caller(self, headers: Mapping[str, str]) -> Caller:
+        """Who asks; raises ``RequestError`` if that is nobody who may."""
+        tenant, name = tenant_in(headers), key_in(headers)
+        if tenant:
+            return Caller(tenant, later=True, klass=class_in(headers))
+        if not self._gateway.keyed:
+            return Caller(self._named_tenant(headers) or "default", believed=True)
+        key = self._gateway.ring.named(name)
+        if key is None:
+            raise unauthorised("the key is no longer valid")
+        named = self._named_tenant(headers) if key.trusted else ""
+        return Caller(named or key.tenant, key, believed=key.trusted)
+
+    def tenant(self, headers: Mapping[str, str]) -> str:
+        """Whose a request is, and what it leaves behind: stored answers, files, batches."""
+        return self.caller(headers).tenant
+
+    def opens(self, headers: Mapping[str, str]) -> bool:
+        """Whether whoever asks may use the model that is served."""
+        return self._opens(self.caller(headers))
+
+    def _opens(self, caller: Caller) -> bool:
+        return caller.key is None or not caller.key.models or self._model in caller.key.models
 
     def _tier(self, asked: str | None) -> tuple[str, str]:
         """The tier that it is served as, and its class."""
@@ -86,12 +148,21 @@ class Wire:
             raise RequestError(f"there is no class {name[:64]!r} here; known: {known}", field=self.rules.class_header)
         return name
 
-    def _tenant(self, headers: Mapping[str, str]) -> str:
+    def _named_tenant(self, headers: Mapping[str, str]) -> str:
         header = self.rules.tenant_header
         name = _said(headers, header)
         if name and not _TENANT.fullmatch(name):
             raise RequestError("a tenant is up to 64 letters, digits and _ . : @ / -", field=header)
-        return name or "default"
+        return name
+
+    def _deadline_ns(self, headers: Mapping[str, str], caller: Caller, klass: str) -> int:
+        header = self.rules.deadline_header
+        said = _said(headers, header) if caller.believed else ""
+        if not said:
+            return self._deadlines[klass]
+        if not _MILLISECONDS.fullmatch(said):
+            raise RequestError("must be a whole number of milliseconds, at least 1", field=header)
+        return int(said) * NS_PER_MS
 
     def _program(self, says: Says, headers: Mapping[str, str], tenant: str) -> str:
         """A digest: names of people and conversations are nothing for a journal, and of no tenant but the one's own."""
@@ -115,3 +186,13 @@ def _said(headers: Mapping[str, str], name: str) -> str:
     if len(given) > 1:
         raise RequestError("is given twice", field=name)
     return given[0] if given else ""
+
+
+def _not_allowed(what: str, wanted: str, allowed: Collection[str], field: str) -> RequestError:
+    known = ", ".join(allowed)
+    return RequestError(
+        f"this key may not use the {what} {wanted[:64]!r}, but: {known}",
+        field=field,
+        status=403,
+        code=f"{what}_not_allowed",
+    )

@@ -20,8 +20,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from stepwell.core.config import Config, Name, Options
+from stepwell.core.config import Config
 from stepwell.core.config_load import read_file
+from stepwell.core.config_types import Name, Options
 from stepwell.core.errors import UserError
 from stepwell.core.schema import convert, unknown
 from stepwell.sim.compare.records import Contender, Point

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stepwell.core.execution import BackendInfo, StepResult
+from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
 from stepwell.core.placement import Place
 from stepwell.core.sampling import GREEDY, SamplingParams
@@ -49,6 +50,9 @@ class EndsAt:
     def release(self, request: RequestId) -> None:
         self._said.pop(request, None)
         self._place.release(request)
+
+    async def prepare(self, grammar: Grammar) -> None:
+        await self._place.prepare(grammar)
 
     async def carry_out(self, launch: Launch) -> StepResult:
         result = await self._place.carry_out(launch)

@@ -79,7 +79,9 @@ def _errors(report: Report) -> Iterator[str]:
     yield ""
     yield (
         "Over policies: the mean of |predicted − real| / real, the mean with its sign, the worst. The floor is what"
-        " separates two live runs of the same requests (root mean square). Target: "
+        " separates two live runs of the same requests (root mean square). *At its pace*: the mean of |error| when a"
+        " prediction is told one number of its live run, what all its steps took by what the cost model says of them;"
+        " what is left is not the machine's speed. Target: "
         + "; ".join(
             f"{NAMES[metric]} {percent(allowed)}" + (f" or {times:g} × floor" if times else "")
             for metric, (allowed, times) in TARGETS.items()
@@ -95,11 +97,12 @@ def _errors(report: Report) -> Iterator[str]:
             percent(each.mean_error),
             percent(each.bias, sign=True),
             f"{percent(each.worst_error)} ({each.worst_policy})",
+            percent(each.paced_error),
             "–" if each.met is None else f"{each.met} of {each.cells}",
         )
         for each in report.loads
     ]
-    yield from _table(("load", "metric", "floor", "error", "bias", "worst", "target met"), rows)
+    yield from _table(("load", "metric", "floor", "error", "bias", "worst", "at its pace", "target met"), rows)
 
 
 def _ordering(report: Report) -> Iterator[str]:
@@ -115,6 +118,12 @@ def _ordering(report: Report) -> Iterator[str]:
         f" real difference that was ordered wrong is {percent(order.worst_wrong)} (target: {percent(WRONG_BY)});"
         f" whoever takes the policy that is predicted to be best loses {percent(order.worst_regret)} at most."
     )
+    paced = report.paced_ordering
+    if paced is not None:
+        yield (
+            f"Told each live run's pace: {percent(paced.share_right)} right, {percent(paced.worst_wrong)} the largest"
+            f" wrong, {percent(paced.worst_regret)} lost at most."
+        )
     yield ""
     rows = []
     for metric in COMPARED:

@@ -11,6 +11,12 @@ from stepwell.sim.run import simulate
 from stepwell.sim.workload.request import Workload
 
 
+def at_pace(cost: CostConfig, ratio: float) -> CostConfig:
+    """``cost`` on a machine whose steps take ``ratio`` of what it says."""
+    options = {"model": cost.model, "options": cost.options, "permille": max(1, round(1000 * ratio))}
+    return CostConfig(model="scaled", options=options)
+
+
 def predict(config: Config, cost: CostConfig, workload: Workload) -> tuple[Observed, StepTimeSource]:
     """What ``cost`` makes of ``workload`` under ``config``, and how far its step times are to be trusted."""
     decisions = Decisions()

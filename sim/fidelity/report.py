@@ -43,9 +43,18 @@ class LiveResult(msgspec.Struct):
     """What its steps took by what the cost model says of steps of these very shapes, in sum."""
 
 
+class Predicted(msgspec.Struct):
+    """What is predicted of one live run.  ``paced`` are the metrics when the cost model is told one number of that run,
+    its ``step_ratio``: what is wrong with them is not the machine's speed."""
+
+    observed: Observed
+    paced: dict[str, float]
+    extrapolated_share: float | None
+
+
 class MetricRow(msgspec.Struct, frozen=True):
     """One metric of one cell.  ``error`` is (predicted − real) / real; ``spread`` how far this cell's real runs are
-    apart, by their mean; ``met`` None where there is no target."""
+    apart, by their mean; ``met`` None where there is no target; ``paced_error`` is the error of ``Predicted.paced``."""
 
     metric: str
     real: float
@@ -53,6 +62,7 @@ class MetricRow(msgspec.Struct, frozen=True):
     error: float
     spread: float | None
     met: bool | None
+    paced_error: float | None = None
 
 
 class CellReport(msgspec.Struct, frozen=True):
@@ -84,6 +94,8 @@ class LoadReport(msgspec.Struct, frozen=True):
     worst_policy: str
     met: int | None
     cells: int
+    paced_error: float | None = None
+    """The mean of |error| when each prediction is told its run's ``step_ratio``."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -102,6 +114,8 @@ class Report(msgspec.Struct, frozen=True):
     turns: int
     different: list[str]
     """Journals that were not decided again as recorded."""
+    paced_ordering: Ordering | None = None
+    """As ``ordering``, when each prediction is told its run's ``step_ratio``."""
 
 
 def report_of(
@@ -110,10 +124,10 @@ def report_of(
     calibrations: Sequence[Calibration],
     model: tuple[str, str],
     live: Mapping[House, Sequence[LiveResult]],
-    predicted: Mapping[House, Sequence[tuple[Observed, float | None]]],
+    predicted: Mapping[House, Sequence[Predicted]],
 ) -> Report:
-    """``live`` runs and ``predicted`` ones (with the share of their steps extrapolated), by policy and load and then by
-    round.  What is predicted of a cell is the mean over rounds, as what is real."""
+    """``live`` runs and what is predicted of them, by policy and load and then by round.  What is predicted of a cell
+    is the mean over rounds, as what is real."""
     real = {house: [each.observed.metrics for each in runs] for house, runs in live.items()}
     floors = {
         (load, metric): floor([runs for (_, at), runs in real.items() if at == load], metric)
@@ -129,36 +143,34 @@ def report_of(
         *model,
         cells,
         [_load(load, metric, least, cells) for (load, metric), least in floors.items()],
-        ordering(real, {house: _means(told) for house, told in predicted.items()}),
+        ordering(real, {house: _means([each.observed.metrics for each in told]) for house, told in predicted.items()}),
         len(results),
         sum(each.turns for each in results),
         [each.difference for each in results if each.difference],
+        ordering(real, {house: _means([each.paced for each in told]) for house, told in predicted.items()}),
     )
 
 
 def _cell(
     house: House,
     runs: Sequence[LiveResult],
-    predicted: Sequence[tuple[Observed, float | None]],
+    predicted: Sequence[Predicted],
     floors: Mapping[tuple[float, str], float | None],
 ) -> CellReport:
-    means = _means(predicted)
-    shares = [share for _, share in predicted if share is not None]
+    means, paced = _means([each.observed.metrics for each in predicted]), _means([each.paced for each in predicted])
+    shares = [each.extrapolated_share for each in predicted if each.extrapolated_share is not None]
     real = [each.observed.metrics for each in runs]
     rows = []
     for metric in METRICS:
         value, told = mean(real, metric), means[metric]
-        error = (told - value) / value if value else 0.0
-        rows.append(
-            MetricRow(
-                metric, value, told, error, spread_of(real, metric), _met(metric, error, floors[house[1], metric])
-            )
-        )
+        error = _error(told, value)
+        met = _met(metric, error, floors[house[1], metric])
+        rows.append(MetricRow(metric, value, told, error, spread_of(real, metric), met, _error(paced[metric], value)))
     late_ms = max(each.late_ms for each in runs)
     return CellReport(
         *house,
         rows,
-        agreement(runs[0].observed, predicted[0][0]),
+        agreement(runs[0].observed, predicted[0].observed),
         agreement(runs[0].observed, runs[1].observed) if len(runs) > 1 else None,
         sum(shares) / len(shares) if shares else None,
         late_ms <= LATE * mean(real, "ttft_mean_ms"),
@@ -167,9 +179,12 @@ def _cell(
     )
 
 
-def _means(predicted: Sequence[tuple[Observed, float | None]]) -> dict[str, float]:
-    metrics = [observed.metrics for observed, _ in predicted]
-    return {metric: mean(metrics, metric) for metric in METRICS}
+def _means(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {metric: mean(runs, metric) for metric in METRICS}
+
+
+def _error(predicted: float, real: float) -> float:
+    return (predicted - real) / real if real else 0.0
 
 
 def _met(metric: str, error: float, least: float | None) -> bool | None:
@@ -193,4 +208,5 @@ def _load(load: float, metric: str, least: float | None, cells: Sequence[CellRep
         worst[0],
         sum(row.met is True for _, row in rows) if metric in TARGETS else None,
         len(rows),
+        sum(abs(row.paced_error or 0.0) for _, row in rows) / len(rows),
     )

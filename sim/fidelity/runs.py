@@ -17,9 +17,9 @@ from stepwell.core.registry import make_cost_model
 from stepwell.sim.calibration.calibrate import Calibration, calibrate, predicted
 from stepwell.sim.calibration.measured import measured_steps
 from stepwell.sim.fidelity.live import ClientView, LiveRun, run_live
-from stepwell.sim.fidelity.observed import Observed, observed_live
-from stepwell.sim.fidelity.predict import predict
-from stepwell.sim.fidelity.report import House, LiveResult, Report, report_of
+from stepwell.sim.fidelity.observed import observed_live
+from stepwell.sim.fidelity.predict import at_pace, predict
+from stepwell.sim.fidelity.report import House, LiveResult, Predicted, Report, report_of
 from stepwell.sim.fidelity.study import (
     Cell,
     Study,
@@ -114,12 +114,13 @@ def report(runs: Runs, *, cost_model: str, tell: Tell = lambda text: None) -> Re
     study, capacity = runs.study, runs.capacity()
     calibrations = [_fitted(runs, run, cost_model, tell) for run in range(study.runs)]
     live: dict[House, list[LiveResult]] = {}
-    told: dict[House, list[tuple[Observed, float | None]]] = {}
+    told: dict[House, list[Predicted]] = {}
     for cell in predicted_cells(study):
         tell(f"{cell.name}: deciding again, predicting")
         calibration = calibrations[cell.run]
-        live.setdefault(cell.house, []).append(_live_result(runs, cell, calibration))
-        told.setdefault(cell.house, []).append(_predicted(study, cell, calibration, capacity))
+        found = _live_result(runs, cell, calibration)
+        live.setdefault(cell.house, []).append(found)
+        told.setdefault(cell.house, []).append(_predicted(study, cell, calibration, capacity, found.step_ratio))
     first = runs.read(capacity_cell())
     return report_of(study, capacity, calibrations, (first.model, first.where), live, told)
 
@@ -144,9 +145,11 @@ def _live_result(runs: Runs, cell: Cell, calibration: Calibration) -> LiveResult
     )
 
 
-def _predicted(study: Study, cell: Cell, calibration: Calibration, capacity: float) -> tuple[Observed, float | None]:
-    observed, source = predict(config_of(study, cell.policy), calibration.cost, workload_of(study, cell, capacity))
-    return observed, source.extrapolated_share
+def _predicted(study: Study, cell: Cell, calibration: Calibration, capacity: float, ratio: float) -> Predicted:
+    config, workload = config_of(study, cell.policy), workload_of(study, cell, capacity)
+    observed, source = predict(config, calibration.cost, workload)
+    at_own_pace, _ = predict(config, at_pace(calibration.cost, ratio), workload)
+    return Predicted(observed, at_own_pace.metrics, source.extrapolated_share)
 
 
 def write_runs(runs: Runs, path: Path) -> None:

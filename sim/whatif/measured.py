@@ -16,7 +16,8 @@ from typing import Annotated
 
 import msgspec
 
-from stepwell.core.config import CostConfig, Name, Options
+from stepwell.core.config import CostConfig
+from stepwell.core.config_types import Name, Options
 from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.registry import make_cost_model
 from stepwell.sim.cost.reach import COUNTS, reach_of

@@ -211,6 +211,19 @@ def test_sc_7_batch_traffic_leaves_chat_its_share() -> None:
     assert refusals(device, [*batch, *chat]) == {"class_queue_full": 110, "queue_full": 10}
 
 
+def test_sc_7_batch_traffic_leaves_chat_its_share_of_tokens_too() -> None:
+    """Few and long: 90 of 100 thousand prompt tokens are open to batch; what starts or leaves makes room again."""
+    device = Device(build(pool=Pool(4096, 16), limits=SchedulerLimits(max_waiting=0, max_waiting_tokens=100_000)))
+    batch = [Submitted(id, 10_000, 10, "batch") for id in range(1, 13)]
+    chat = [Submitted(id, 5_000, 10, "chat") for id in range(21, 25)]
+    assert refusals(device, [*batch, *chat]) == {"class_queue_tokens_full": 3, "queue_tokens_full": 2}
+    assert device.scheduler.state.backlog.ahead(0) == (2, 10_000)
+    assert device.scheduler.state.backlog.ahead(1) == (10, 90_000)  # the first one runs
+    device.run()
+    assert_empty(device.scheduler)
+    assert device.scheduler.state.backlog.ahead(1) == (0, 0)
+
+
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_sc_7_expired_and_abandoned_requests_are_dropped_before_prefill(policy: str) -> None:
     deadline_ns = 10 * NS_PER_S

@@ -13,7 +13,7 @@ from stepwell.cli.models import open_model  # noqa: E402
 from stepwell.core.config import Config, MemoryConfig, ModelConfig, SchedulerConfig  # noqa: E402
 from stepwell.core.errors import UserError  # noqa: E402
 from stepwell.tests.backends.speaking import write_speaking_folder, write_speaking_gguf  # noqa: E402
-from stepwell.transports.service import Model  # noqa: E402
+from stepwell.transports.model import Model  # noqa: E402
 
 
 def opened(path: Path, **settings: Any) -> Model:

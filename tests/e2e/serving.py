@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,7 +69,13 @@ class Server:
 
 
 @contextmanager
-def serving(*arguments: str, step_us: int = 500, errors: Path | None = None, cost: bool = True) -> Iterator[Server]:
+def serving(
+    *arguments: str,
+    step_us: int = 500,
+    errors: Path | None = None,
+    cost: bool = True,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """``stepwell serve`` with the echo backend, ready.  ``errors``: a file for what it writes to stderr.
 
     Without ``cost`` the arguments say how long a step takes.
@@ -78,6 +84,7 @@ def serving(*arguments: str, step_us: int = 500, errors: Path | None = None, cos
     timed = ["--set", f"cost.options={fixed}"] if cost else []
     command = [sys.executable, "-m", "stepwell", "serve", "--port", "0", *timed, *arguments]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STEPWELL__")}
+    environment |= environ or {}
     with errors.open("w") if errors else nullcontext() as stderr:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
     try:
@@ -87,7 +94,7 @@ def serving(*arguments: str, step_us: int = 500, errors: Path | None = None, cos
             greeting.append(line.rstrip())
             if line.startswith("try: curl"):
                 break
-        found = re.search(r"http://\S+/v1", "\n".join(greeting))
+        found = re.search(r"https?://\S+/v1", "\n".join(greeting))
         assert found, f"it did not start: {greeting}, status {process.poll()}"
         yield Server(process, found[0], greeting)
     finally:

@@ -1,6 +1,6 @@
 """What the pages say is so: examples run, settings and metrics are those that there are.
 
-Every example of docs/streaming.md that is marked as runnable is run against the model ``echo``.
+Every example for clients that is marked as runnable is run against the model ``echo``.
 
 A mark is a comment before the fence, ``<!-- runnable: words -->``; what the example prints must hold the words.
 """
@@ -14,20 +14,24 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stepwell.core.config import ServerConfig, WireConfig
+from stepwell.core.config_responses import ResponsesConfig
 from stepwell.sim.scenario import read_scenario
 from stepwell.tests.architecture_rules import ROOT
 from stepwell.tests.e2e.browser import browsing, pages
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
 
-PAGE = ROOT / "docs" / "streaming.md"
+PAGES = ROOT / "docs" / "streaming.md", ROOT / "docs" / "responses.md"
 OPERATORS = ROOT / "docs" / "serving.md"
 MARKED = re.compile(r"<!-- runnable: (.+?) -->\n```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ADDRESS = "127.0.0.1:8000"
 EXAMPLES = [
-    pytest.param(*found, id=f"{number}-{found[1]}") for number, found in enumerate(MARKED.findall(PAGE.read_text()))
+    pytest.param(*found, id=f"{page.stem}-{number}-{found[1]}")
+    for page in PAGES
+    for number, found in enumerate(MARKED.findall(page.read_text()))
 ]
 
 
@@ -66,10 +70,11 @@ def in_browser(code: str, origin: str, profile: Path) -> str:
 
 def test_every_language_is_there() -> None:
     """Should the marks be lost, no example would be looked at."""
-    languages = [each.values[1] for each in EXAMPLES]
-    assert len(languages) >= 8
-    assert {"bash", "python", "js"} == set(languages)
-    assert ADDRESS in PAGE.read_text()
+    for page in PAGES:
+        languages = [each.values[1] for each in EXAMPLES if str(each.id).startswith(page.stem)]
+        assert len(languages) >= 5
+        assert {"bash", "python", "js"} == set(languages)
+        assert ADDRESS in page.read_text()
 
 
 def test_the_settings_are_those_that_there_are(tmp_path: Path) -> None:
@@ -82,6 +87,13 @@ def test_the_settings_are_those_that_there_are(tmp_path: Path) -> None:
     resolved = read_scenario(str(file), overrides=(), environ={})
     assert resolved.config.model.path == "smollm2"
     assert list(tomllib.loads(settings)["server"]) == list(ServerConfig.__struct_fields__)
+
+
+def test_the_settings_of_responses_are_those_that_there_are() -> None:
+    (settings,) = re.findall(r"^```toml\n(.*?)^```$", PAGES[1].read_text(), re.DOTALL | re.MULTILINE)
+    told = tomllib.loads(settings)["responses"]
+    assert list(told) == list(ResponsesConfig.__struct_fields__)
+    assert msgspec.convert(told, ResponsesConfig) == ResponsesConfig()
 
 
 def test_the_metrics_are_those_that_there_are(server: Server) -> None:

@@ -213,6 +213,7 @@ def test_the_whole_command_on_a_machine_of_paper(tmp_path: Path, capsys: pytest.
         assert len(cell["step_ratios"]) == 2
         assert [row["metric"] for row in cell["metrics"]] == list(METRICS)
         assert all(row["real"] > 0 and row["predicted"] > 0 for row in cell["metrics"][:-1])
+        assert all(row["paced_error"] != row["error"] for row in cell["metrics"][:6]), "no ratio is exactly 1"
         assert cell["agreement"]["same_admissions"] > 0
     assert len((out / "runs.jsonl").read_bytes().splitlines()) == 9
     finished = {each: each.stat().st_mtime_ns for each in (out / "runs").iterdir()}

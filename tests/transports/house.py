@@ -22,14 +22,28 @@ pytest.importorskip("httpx2", reason="Starlette's test client needs httpx2")
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, ServerConfig, validate
+from stepwell.core.config import (
+    DEFAULT_CLASSES,
+    ClassConfig,
+    Config,
+    MemoryConfig,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+    WireConfig,
+    validate,
+)
+from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig
+from stepwell.core.config_store import StoreConfig
 from stepwell.core.engine import Observer
 from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend, FaultScript, no_faults
 from stepwell.sim.cost.linear import Linear
 from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.http.app import create_app
-from stepwell.transports.service import Model, Service
+from stepwell.transports.model import Model
+from stepwell.transports.service import Service
+from stepwell.transports.store.store import open_store
 
 PATIENCE_S = 30
 """For things that must happen at all; nothing is timed."""
@@ -46,19 +60,34 @@ def make_service(
     *,
     step_us: float = 20,
     server: Mapping[str, Any] | None = None,
+    keys: Sequence[Mapping[str, Any]] = (),
+    gateway: Mapping[str, Any] | None = None,
+    wire: Mapping[str, Any] | None = None,
+    classes: Sequence[Mapping[str, Any]] | None = None,
+    tenants: Sequence[Mapping[str, Any]] = (),
     scheduler: Mapping[str, Any] | None = None,
     memory: Mapping[str, Any] | None = None,
     lengths: Mapping[int, int] | None = None,
     faults: FaultScript = no_faults,
     backend: Any = None,
     observers: Sequence[Observer] = (),
+    parsers: Mapping[str, Any] | None = None,
+    store: Mapping[str, Any] | None = None,
     **model: Any,
 ) -> Service:
-    """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts."""
+    """``step_us``: what a step takes.  ``lengths``: of answers, by request; otherwise those of the prompts.
+    ``parsers``: ``tool_parser`` and ``reasoning_parser`` of the configuration."""
     config = Config(
         scheduler=SchedulerConfig(**(scheduler or {})),
         memory=MemoryConfig(**{"pages": 400, "page_size": 4, "host_pages": 0, **(memory or {})}),
         server=ServerConfig(**(server or {})),
+        keys=tuple(KeyConfig(**each) for each in keys),
+        gateway=GatewayConfig(**(gateway or {})),
+        wire=WireConfig(**(wire or {})),
+        classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
+        tenants=tuple(TenantConfig(**each) for each in tenants),
+        model=ModelConfig(**(parsers or {})),
+        store=StoreConfig(**(store or {})),
     )
     cost = flat_cost(int(step_us * 1000))
     made = Model(
@@ -70,7 +99,7 @@ def make_service(
             **model,
         }
     )
-    return Service(complete(validate(config)), made, observers=observers)
+    return Service(complete(validate(config)), made, observers=observers, store=open_store(config.store))
 
 
 def idle(service: Service) -> bool:
@@ -85,6 +114,7 @@ def idle(service: Service) -> bool:
         and not service._open
         and not service._watched
         and not service.unstarted.size
+        and not service.admission.limits.open
     )
 
 
@@ -136,6 +166,9 @@ class Call:
     whole: bool = False
     deaf: bool = False
     """Takes the head and then nothing more."""
+    method: str = "POST"
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.left = anyio.Event()
@@ -166,11 +199,11 @@ class Call:
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "POST",
+            "method": self.method,
             "path": self.path,
             "raw_path": self.path.encode(),
-            "query_string": b"",
-            "headers": [],
+            "query_string": self.query.encode(),
+            "headers": [(name.lower().encode(), value.encode()) for name, value in self.headers.items()],
             "server": ("test", 80),
             "client": ("test", 1),
             "scheme": "http",

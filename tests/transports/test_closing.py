@@ -17,7 +17,8 @@ from stepwell.core.protocols import StepResult
 from stepwell.sim.backend import EchoBackend
 from stepwell.tests.transports.house import Call, chat, client, make_service, visit
 from stepwell.transports.echo import ByteTokenizer, last_message
-from stepwell.transports.service import Model, Service
+from stepwell.transports.model import Model
+from stepwell.transports.service import Service
 
 
 class Held(EchoBackend):

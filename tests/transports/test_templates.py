@@ -110,7 +110,7 @@ def test_tt_1_a_template_does_not_get_out(make: Make, tmp_path: Path, template: 
 def test_tt_1_even_code_that_got_out_could_not_write_a_file(tmp_path: Path) -> None:
     program = (
         "import sys; sys.path[:] = eval(sys.argv[2])\n"
-        "from stepwell.transports.template_worker import confine\n"
+        "from stepwell.transports.confined import confine\n"
         "confine(1024)\n"
         "open(sys.argv[1], 'w', buffering=1).write('x\\n')\n"
     )
@@ -178,7 +178,8 @@ def test_tt_1_a_process_that_hangs_is_given_up(make: Make) -> None:
     prompt = make("hangs")
     (process,) = prompt._pool._idle
     # Not from the beginning: to start may take longer, on a machine that has much to do.
-    process._limits = prompt._pool._limits = msgspec.structs.replace(prompt._pool._limits, wait_s=0.3)
+    process._wait_s = 0.3
+    prompt._pool._limits = msgspec.structs.replace(prompt._pool._limits, wait_s=0.3)
     os.kill(process._child.pid, signal.SIGSTOP)
     with pytest.raises(UserError, match=r"takes more than 0\.3 s"):
         prompt.render(user())

@@ -115,7 +115,7 @@ def test_in_1_a_prompt_that_is_provably_too_long_is_not_tokenised() -> None:
         ('"logit_bias": {"1": 101}', "logit_bias"),
         ('"seed": 1e3', "seed"),
         ('"min_tokens": 3, "max_tokens": 2', "min_tokens"),
-        ('"response_format": {"type": "json_object"}', "response_format.type"),
+        ('"response_format": {"type": "json_object"}', "response_format"),
         ('"tool_choice": "required"', "tool_choice"),
         ('"stream_options": {"include_usage": "yes"}', "stream_options.include_usage"),
     ],

@@ -9,10 +9,11 @@ from typing import Any
 import anyio
 import pytest
 
-from stepwell.tests.transports.house import PATIENCE_S, client, idle, make_service, visit
+from stepwell.tests.transports.house import PATIENCE_S, client, error_of, idle, make_service, running, visit
+from stepwell.transports.responses.create import CREATE, order_of
 from stepwell.transports.service import Service
 
-from starlette.testclient import WebSocketTestSession  # isort: skip
+from starlette.testclient import WebSocketDenialResponse, WebSocketTestSession  # isort: skip
 from starlette.websockets import WebSocketDisconnect  # isort: skip
 
 URL = "/v1/responses"
@@ -104,22 +105,19 @@ def test_ws_1_lanes_run_beside_each_other_and_in_order_within() -> None:
 
 def test_what_comes_while_an_event_is_sent_is_not_lost() -> None:
     """The answer goes on, and ends, between any two events."""
-    from stepwell.tests.transports.house import running  # lazy: by hand, without a socket
-    from stepwell.transports.responses import Create, ResponseEvents
-    from stepwell.transports.service import Wants
-
     service = make_service(lengths={1: 50})
 
     async def main() -> list[Any]:
-        async with running(service):
-            generation = service.start([list(b"abcde")], Wants())
-            events, found = ResponseEvents(service, Create()), []
-            await generation.accepted()
-            while not events.over:
-                for event in events.news(generation):
-                    found.append(event)
-                    await generation.finished()
-            generation.close()
+        async with running(service) as app:
+            order = order_of(CREATE.decode(json.dumps(create("abcde"))), service, {})
+            live = app.state.responses.live(order)  # type: ignore[attr-defined]
+            await live.begin()
+            reader, found = live.read(), []
+            while not reader.over:
+                for _, data in reader.events():
+                    found.append(json.loads(data))
+                    await live.finished()
+            reader.leave()
             return found
 
     found = anyio.run(main)
@@ -198,7 +196,9 @@ MISTAKES: list[tuple[Any, int, str, str | None]] = [
     (create(previous_response_id="resp_1"), 400, "previous_response_not_found", "previous_response_id"),
     (create("x" * 5000), 400, "context_length_exceeded", "input"),
     ({"type": "response.cancel", "response_id": "resp_1"}, 400, "invalid_value", "response_id"),
-    ({**create(), "input": [{"type": "function_call_output"}]}, 400, "invalid_value", "input[0].type"),
+    ({**create(), "input": [{"type": "item_reference"}]}, 400, "invalid_value", "input[0].type"),
+    ({**create(), "input": [{"type": "function_call_output"}]}, 400, "invalid_value", "input[0].call_id"),
+    (create(background=True), 400, "invalid_value", "background"),
     ({**create(), "input": [{"role": "user"}]}, 400, "invalid_value", "input[0].content"),
     ({**create(instructions="be brief"), "input": [{"role": "user"}]}, 400, "invalid_value", "input[0].content"),
     ({**create(), "input": [{"content": [{"type": "x"}]}]}, 400, "invalid_value", "input[0].content[0]"),
@@ -276,18 +276,15 @@ def test_what_waits_in_a_lane_may_end_when_the_server_drains() -> None:
 
 
 def test_a_message_is_not_kept_once_it_is_understood() -> None:
-    from stepwell.transports.responses import Create, ResponseEvents  # lazy: by hand, without a socket
-    from stepwell.transports.websocket import _CREATE, _Running  # lazy: the same
-
     service = make_service()
-    body = json.dumps(create("x" * 99, tool_choice="auto", top_logprobs=0)).encode()
+    body = json.dumps(create("x" * 99, tool_choice="auto", tools=[], top_logprobs=0)).encode()
     held = sys.getrefcount(body)
-    asked: Create = _CREATE.decode(body)
+    asked = CREATE.decode(body)
     assert sys.getrefcount(body) > held
-    kept = ResponseEvents(service, asked), _Running(service, asked, {}, len(body))
+    kept = order_of(asked, service, {})
     del asked
     assert sys.getrefcount(body) == held
-    assert kept[1].messages == [{"role": "user", "content": "x" * 99}]
+    assert kept.items[0].content == "x" * 99
 
 
 def closed_with(socket: WebSocketTestSession) -> int:
@@ -342,7 +339,13 @@ def test_who_takes_nothing_is_dropped_at_the_end_of_its_life_too() -> None:
 
 @pytest.mark.parametrize(
     ("origin", "allowed"),
-    [("http://testserver", True), ("https://chat.example", True), ("https://evil.example", False), ("null", False)],
+    [
+        ("http://testserver", True),
+        ("https://chat.example", True),
+        ("https://evil.example", False),
+        ("null", False),
+        ("http://[", False),
+    ],
 )
 def test_origins(origin: str, allowed: bool) -> None:
     def connect() -> str:
@@ -354,6 +357,6 @@ def test_origins(origin: str, allowed: bool) -> None:
     if allowed:
         assert connect() == "hello"
     else:
-        with pytest.raises(WebSocketDisconnect) as caught:
+        with pytest.raises(WebSocketDenialResponse) as caught:
             connect()
-        assert caught.value.code == 1008
+        assert error_of(caught.value) == (403, "origin_not_allowed", "Origin")

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from stepwell.core.config import TenantName
+from stepwell.core.config_types import TenantName
 from stepwell.core.errors import CapacityError, UserError
 from stepwell.core.instructions import PolicyFault
 from stepwell.core.introspect import promises_of
@@ -29,7 +29,7 @@ from stepwell.core.types import NS_PER_S
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.body import read_body, service_of
 from stepwell.transports.http.decoding import decode
-from stepwell.transports.http.requests import chat_messages, messages_of
+from stepwell.transports.http.messages import chat_messages, messages_of
 from stepwell.transports.service import Service
 
 log = structlog.get_logger("stepwell.admin")

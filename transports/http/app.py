@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -17,11 +17,22 @@ from starlette.routing import Route, WebSocketRoute
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
-from stepwell.transports.errors import Refusal
+from stepwell.transports.errors import Refusal, RequestError
+from stepwell.transports.gateway.gate import Gate
+from stepwell.transports.gateway.guards import Guard
+from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
-from stepwell.transports.http.body import request_id, service_of
-from stepwell.transports.http.openai import ENGINE_ID, chat, check_model, completions
-from stepwell.transports.http.sse import ClientGone, DirectSend
+from stepwell.transports.http.answering import ENGINE_ID, check_model
+from stepwell.transports.http.anthropic import ANTHROPIC_ROUTES
+from stepwell.transports.http.batches import BATCHES, runner_of
+from stepwell.transports.http.body import BodyRoom, request_id, service_of
+from stepwell.transports.http.files import FILES
+from stepwell.transports.http.openai import chat, completions
+from stepwell.transports.http.openapi import OPENAPI
+from stepwell.transports.http.responses import RESPONSES_ROUTES
+from stepwell.transports.http.sse import ClientGone
+from stepwell.transports.http.tokenizing import TOKENIZING_ROUTES
+from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
 from stepwell.transports.websocket import responses_socket
@@ -29,9 +40,12 @@ from stepwell.transports.websocket import responses_socket
 CLIENT_GONE = 499
 """Never sent: whoever would get it has left."""
 
+GUARDS = (Guard("/admin"),)
+"""Admin routes are no client's, whatever key it has."""
 
-def create_app(service: Service) -> Starlette:
-    """An ASGI application around ``service``; its lifespan runs the engine."""
+
+def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
+    """An ASGI application around ``service``; its lifespan runs the engine.  ``guards``: routes with other tokens."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -39,6 +53,8 @@ def create_app(service: Service) -> Starlette:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(service.run, started.set)
             await started.wait()
+            if app.state.batches is not None:
+                await tasks.start(app.state.batches.run)
             try:
                 yield
             finally:
@@ -54,25 +70,39 @@ def create_app(service: Service) -> Starlette:
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
         Route("/metrics", metrics, methods=["GET"]),
+        *OPENAPI,
         *ADMIN,
+        *FILES,
+        *BATCHES,
+        *RESPONSES_ROUTES,
+        *ANTHROPIC_ROUTES,
+        *TOKENIZING_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
     origins = list(service.limits.origins)
     cors = Middleware(
         CORSMiddleware,
         allow_origins=origins,
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
-        expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After"],
+        expose_headers=["X-Request-Id", ENGINE_ID, "Retry-After", "retry-after-ms", *RATE_HEADERS],
     )
+    limits = service.admission
+
+    def told(headers: Mapping[str, str]) -> Mapping[str, str]:
+        return limits.headers(service.wire.tenant(headers))
+
+    gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(DirectSend), *([cors] if origins else [])],
+        middleware=[*([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies)],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )
     app.state.service = service
+    app.state.responses = Responses(service)
     app.state.created = int(time.time())
+    app.state.batches = runner_of(app, service)
     return app
 
 
@@ -124,13 +154,17 @@ def _model(request: Request) -> dict[str, object]:
 
 
 async def models(request: Request) -> Response:
-    """``GET /v1/models``: the one there is."""
-    return JSONResponse({"object": "list", "data": [_model(request)]})
+    """``GET /v1/models``: the one there is, if the key is for it."""
+    shown = [_model(request)] if service_of(request).wire.opens(request.headers) else []
+    return JSONResponse({"object": "list", "data": shown})
 
 
 async def model(request: Request) -> Response:
     """``GET /v1/models/{id}``."""
-    check_model(service_of(request), request.path_params["id"])
+    service, name = service_of(request), request.path_params["id"]
+    check_model(service, name)
+    if not service.wire.opens(request.headers):
+        raise RequestError(f"this key may not use the model {name!r}", status=404, code="model_not_found")
     return JSONResponse(_model(request))
 
 

@@ -36,18 +36,22 @@ class _Sizes(msgspec.Struct):
     """Of the fields that may hold lists and objects: first those that may be long."""
 
     prompt: Raw = Raw()
+    tokens: Raw = Raw()
     messages: Raw = Raw()
     input: Raw = Raw()
     instructions: Raw = Raw()
     stop: Raw = Raw()
     stop_token_ids: Raw = Raw()
     logit_bias: Raw = Raw()
+
+    system: Raw = Raw()
     metadata: Raw = Raw()
     chat_template_kwargs: Raw = Raw()
+    tools: Raw = Raw()
     tool_choice: Raw = Raw()
 
 
-_LONG = ("prompt", "messages", "input", "instructions")
+_LONG = ("prompt", "tokens", "messages", "input", "instructions")
 _SIZES = msgspec.json.Decoder(_Sizes)
 
 

@@ -164,7 +164,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._cut_off(LINGER_S)
 
     def _cut_off(self, linger_s: float) -> None:
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS cannot say only half of it
+            self.transport.write_eof()
         self._deaf = True
         self.loop.call_later(linger_s, self.transport.close)
 

@@ -4,8 +4,8 @@ An event stream watches three things at once: news of the answer, the client (wh
 when nothing was said for a while).  It never holds the engine up.  What a slow client has not taken grows together into
 larger pieces; a client that takes nothing at all, or falls too far behind, is dropped.
 
-A chunk goes out for every stream and every step, so its way is short: the task that sends does nothing else, and its
-chunks go past the layers of the application that look at heads only.
+A chunk goes out for every stream and every step, so its way is short: text goes straight to the transport if that takes
+it at once (``transports.straight``), and past the layers of the application that look at heads only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stepwell.core.errors import CapacityError
 from stepwell.transports.errors import Refusal
 from stepwell.transports.generation import Generation
+from stepwell.transports.herald import Herald
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.straight import DIRECT, Writer, writer_of
 from stepwell.transports.watch import Watch
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -43,11 +45,23 @@ def error(refusal: Refusal) -> bytes:
     return b"event: error\ndata: " + refusal.body + b"\n\n" + DONE
 
 
-_DIRECT = "stepwell.send"
+class Dialect(msgspec.Struct, frozen=True):
+    """What streams of one protocol say beside the answer itself."""
+
+    ping: bytes
+    """Nothing new, and still there."""
+    done: bytes
+    """After the last event of an answer that came to its end."""
+    error: Callable[[Refusal], bytes]
+    """The last words of one that failed."""
+
+
+OPENAI = Dialect(PING, DONE, error)
 
 
 class DirectSend:
-    """The outermost layer: lets an event stream send its chunks without any layer between it and the server.
+    """Goes around the whole application: lets an event stream, or a socket, send its text without any layer between it
+    and the server.
 
     Its head goes through all of them, as everything else does.
     """
@@ -56,7 +70,7 @@ class DirectSend:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app({**scope, _DIRECT: send}, receive, send)
+        await self._app({**scope, DIRECT: send}, receive, send)
 
 
 Events = Callable[[Generation], bytes]
@@ -74,6 +88,7 @@ class EventStream(Response):
         closing: Events,
         headers: Mapping[str, str],
         prepare: Callable[[Generation], Awaitable[None]] | None = None,
+        dialect: Dialect = OPENAI,
     ) -> None:
         """``prepare`` is awaited before ``events`` is called, for what would hold others up."""
         super().__init__(headers={**HEADERS, **headers}, media_type="text/event-stream")
@@ -84,8 +99,10 @@ class EventStream(Response):
         self._events = events
         self._closing = closing
         self._prepare = prepare
+        self._dialect = dialect
         self._over = False
         self._silent = False
+        self._writer: Writer | None = None
         self._watch: Watch
         self._scope: anyio.CancelScope
 
@@ -99,7 +116,7 @@ class EventStream(Response):
                 async with anyio.create_task_group() as tasks:
                     self._scope = tasks.cancel_scope
                     generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
-                    tasks.start_soon(self._stream, send, scope.get(_DIRECT, send))
+                    tasks.start_soon(self._stream, send, scope.get(DIRECT, send))
                     with service.stopping.ends(self._scope, GOODBYE_S):
                         await self._watch_client(receive)
         except* OSError:
@@ -124,6 +141,9 @@ class EventStream(Response):
 
     async def _stream(self, send_head: Send, send: Send) -> None:
         watch, generation = self._watch, self._generation
+        herald = Herald(self._service.outlet, self._say)
+        generation.rings(herald.ring)
+        self._writer = writer_of(send) if self._prepare is None else None
         watch.sending()
         await send_head({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         watch.sent()
@@ -136,8 +156,19 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": not self._over})
                 watch.sent()
             if not self._over:
-                await generation.news()
+                await herald.heard()
         self._scope.cancel()
+
+    def _say(self) -> bool:
+        """Straight to the transport, if it is nothing but text for a client that keeps up."""
+        writer, generation = self._writer, self._generation
+        if writer is None or self._silent or generation.some_over or not writer.free:
+            return False
+        body = self._events(generation)
+        if body:
+            writer.write(body)
+            self._watch.wrote()
+        return True
 
     def _next(self) -> bytes:
         """What there is to say; sets ``_over`` if it is the last."""
@@ -147,13 +178,13 @@ class EventStream(Response):
         if failed is not None:
             self._over = True
             generation.cancel()
-            return body + error(self._service.refusal(failed))
+            return body + self._dialect.error(self._service.refusal(failed))
         if ended:
             self._over = True
-            return body + self._closing(generation) + DONE
+            return body + self._closing(generation) + self._dialect.done
         if self._silent:
             self._silent = False
-            return body or PING
+            return body or self._dialect.ping
         return body
 
 

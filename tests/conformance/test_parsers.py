@@ -1,0 +1,158 @@
+"""Every registered parser, the built-ins among them, keeps the rules of ``core.parsing``; others are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar
+
+import pytest
+
+from stepwell.core.parsing import CallArguments, CallBegan, CallEnded, Content, Said, ToolCall
+from stepwell.core.testing import ConformanceError, check_reasoning_parser, check_tool_parser
+from stepwell.transports.parsing.hermes import Hermes
+from stepwell.transports.parsing.think import Think
+
+
+def registered(group: str) -> list[EntryPoint]:
+    return sorted(entry_points(group=f"stepwell.{group}"), key=lambda entry: entry.name)
+
+
+def test_the_built_in_parsers_are_registered() -> None:
+    names = {entry.name for entry in registered("tool_parsers")}
+    assert {"hermes", "llama3", "mistral", "deepseek", "smollm2"} <= names
+    assert {"think", "mistral"} <= {entry.name for entry in registered("reasoning_parsers")}
+
+
+@pytest.mark.parametrize("entry", registered("tool_parsers"), ids=lambda entry: entry.name)
+def test_a_tool_parser_conforms(entry: EntryPoint) -> None:
+    kind: Any = entry.load()
+    assert kind.name == entry.name
+    check_tool_parser(lambda: kind(kind.Options()), examples=25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", registered("tool_parsers"), ids=lambda entry: entry.name)
+def test_a_tool_parser_conforms_at_length(entry: EntryPoint) -> None:
+    kind: Any = entry.load()
+    check_tool_parser(lambda: kind(kind.Options()), examples=1000)
+
+
+@pytest.mark.parametrize("entry", registered("reasoning_parsers"), ids=lambda entry: entry.name)
+def test_a_reasoning_parser_conforms(entry: EntryPoint) -> None:
+    kind: Any = entry.load()
+    assert kind.name == entry.name
+    check_reasoning_parser(lambda inside: kind(kind.Options(), inside=inside), examples=25)
+
+
+# ------------------------------------------------------------------------------------------------ who is caught
+
+
+class Broken:
+    """Right but for what a subclass spoils."""
+
+    name: ClassVar[str] = Hermes.name
+    signs: ClassVar[Sequence[str]] = Hermes.signs
+    tokens: ClassVar[Sequence[str]] = Hermes.tokens
+
+    def __init__(self) -> None:
+        self.inner = Hermes(Hermes.Options())
+
+    @property
+    def held(self) -> int:
+        return self.inner.held
+
+    def feed(self, text: str) -> list[Said]:
+        return self.inner.feed(text)
+
+    def finish(self) -> list[Said]:
+        return self.inner.finish()
+
+    @staticmethod
+    def write(calls: Sequence[ToolCall]) -> str:
+        return Hermes.write(calls)
+
+    @staticmethod
+    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+        return Hermes.instructions(tools)
+
+
+class EachPieceAlone(Broken):
+    def feed(self, text: str) -> list[Said]:
+        return [*self.inner.feed(text), *self.inner.finish()] if self._fresh() else []
+
+    def _fresh(self) -> bool:
+        self.inner = Hermes(Hermes.Options())
+        return True
+
+    def finish(self) -> list[Said]:
+        return []
+
+
+class WaitsForTheEnd(Broken):
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def feed(self, text: str) -> list[Said]:
+        self.text += text
+        return []
+
+    def finish(self) -> list[Said]:
+        return [*self.inner.feed(self.text), *self.inner.finish()]
+
+
+class LosesWhatIsHeld(Broken):
+    def finish(self) -> list[Said]:
+        return [each for each in self.inner.finish() if not isinstance(each, Content)]
+
+
+class ForgetsTheEnd(Broken):
+    def feed(self, text: str) -> list[Said]:
+        return [each for each in self.inner.feed(text) if not isinstance(each, CallEnded)]
+
+
+class RepairsArguments(Broken):
+    def feed(self, text: str) -> list[Said]:
+        said = self.inner.feed(text)
+        return [CallArguments(each.text.strip()) if isinstance(each, CallArguments) else each for each in said]
+
+
+class OtherNames(Broken):
+    def feed(self, text: str) -> list[Said]:
+        said = self.inner.feed(text)
+        return [CallBegan(each.name.lower()) if isinstance(each, CallBegan) else each for each in said]
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (EachPieceAlone, "in the pieces"),
+        (WaitsForTheEnd, r"it says \[\] with the second"),
+        (LosesWhatIsHeld, "has no calls, and its content is|the content of"),
+        (ForgetsTheEnd, "inside a call|never ends"),
+        (RepairsArguments, "in the pieces|it finds"),
+        (OtherNames, "it finds"),
+    ],
+)
+def test_broken_ones_are_caught(broken: type[Broken], told: str) -> None:
+    with pytest.raises(ConformanceError, match=told):
+        check_tool_parser(broken, examples=60)
+
+
+def test_one_that_is_not_broken_passes() -> None:
+    check_tool_parser(Broken, examples=30)
+
+
+def test_reasoning_that_begins_by_itself_is_caught() -> None:
+    always = Think.Options(always=True)
+    with pytest.raises(ConformanceError):
+        check_reasoning_parser(lambda inside: Think(always, inside=inside), examples=30)
+
+
+def test_a_call_is_read_as_it_is_written() -> None:
+    """The least that there is, by hand."""
+    parser = Hermes(Hermes.Options())
+    said = [*parser.feed("Sure.\n" + Hermes.write([ToolCall("f", '{"a": 1}')]) + "\nDone."), *parser.finish()]
+    call = [CallBegan("f"), CallArguments('{"a": 1}'), CallEnded()]
+    assert said == [Content("Sure."), *call, Content("Done.")]

@@ -1,0 +1,76 @@
+"""``stepwell bench streams`` from end to end, small: real processes, and every token of every answer looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from stepwell.tests.e2e.serving import PATIENCE_S
+
+KEYS = ["users", "ttft_p50_s", "ttft_p99_s", "lost_tokens", "doubled_tokens", "loop_lag_p99_ms", "tokens_per_s"]
+
+
+def bench(*arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    command = [sys.executable, "-m", "stepwell", "bench", "streams", "--json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE_S)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def looked_at(line: dict[str, Any]) -> None:
+    """What holds of any run that went well."""
+    assert [key for key in line if key in KEYS] == KEYS
+    assert line["wrong"] == []
+    assert (line["lost_tokens"], line["doubled_tokens"]) == (0, 0)
+    assert line["asked"] == line["answered"] + sum(line["refused"].values())
+    assert line["tokens_per_s"] > 0
+    assert 0 < line["ttft_p50_s"] <= line["ttft_p99_s"]
+    assert line["server_us_per_token"] > 0
+    assert line["bytes_per_stream"] >= 0
+
+
+def test_a_closed_loop() -> None:
+    status, (machine, line), err = bench("--users", "60", "--think", "0.5", "--seconds", "2", "--tokens", "20")
+    assert (status, err) == (0, "")
+    assert machine["loop_ns_per_iteration"] > 0
+    looked_at(line)
+    assert line["answered"] == line["asked"] > 60, "users ask again"
+
+
+def test_all_at_once_and_the_floor() -> None:
+    status, (_, ours, floor), err = bench(
+        "--users", "50", "--scenario", "beat", "--beat", "0.1", "--seconds", "1", "--floor"
+    )
+    assert (status, err) == (0, "")
+    looked_at(ours)
+    assert ours["streams_at_once"] == ours["answered"] == 50
+    assert (floor["engine"], floor["answered"], floor["wrong"]) == ("bare starlette", 50, [])
+
+
+def test_a_burst_is_served_or_refused_with_a_time_to_come_again() -> None:
+    """With room for ten answers at once, who finds none is sent away; the others are served in the policy's order."""
+    few = ("--set", "server.max_streams=10", "--set", "scheduler.running_limit=4", "--tokens", "60", "--within", "0.5")
+    status, (_, line), err = bench("--users", "80", "--scenario", "burst", *few)
+    assert (status, err) == (0, "")
+    looked_at(line)
+    assert line["overtaken"] == 0
+    assert line["refused"] == {"too_many_streams": 80 - line["answered"]}
+    assert line["retry_after_s"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--users", "0"), "users: must be between 1"),
+        (("--sse-share", "2"), "sse-share: must be between 0"),
+        (("--floor",), "floor: is of the scenario `beat`"),
+        (("--users", "900000"), "ulimit -Hn"),
+    ],
+)
+def test_what_cannot_be_is_told(arguments: tuple[str, ...], said: str) -> None:
+    status, lines, err = bench(*arguments)
+    assert (status, lines) == (2, [])
+    assert said in err

@@ -1,0 +1,1 @@
+"""Batches: files of requests that are answered beneath everything else, and whose answers outlive the process."""

@@ -1,0 +1,74 @@
+"""Hermes, Qwen and many others: ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``, one a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from stepwell.core.parsing import Said, ToolCall
+from stepwell.transports.parsing.calls import calls
+from stepwell.transports.parsing.content import attempt, upto
+from stepwell.transports.parsing.plugin import NoOptions, as_object, described
+from stepwell.transports.parsing.source import Machine, Reads, Source
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+_INSTRUCTIONS = """\
+You may call one or more functions to help with what the user asks.
+
+The functions that you have are inside <tools></tools>:
+<tools>
+{tools}
+</tools>
+
+To call a function, write a JSON object with its name and its arguments inside <tool_call></tool_call>:
+<tool_call>
+{{"name": <function-name>, "arguments": <object-of-arguments>}}
+</tool_call>"""
+
+
+def tagged(source: Source) -> Reads[None]:
+    """Content, and calls in tags."""
+    called = False
+    while (yield from upto(source, (OPEN,), skips=called)):
+        called = yield from attempt(source, _inside)
+
+
+def _inside(source: Source) -> Reads[None]:
+    yield from source.white()
+    yield from calls(source)
+    yield from source.white()
+    if not (yield from source.takes(CLOSE)):
+        source.at = 0
+
+
+class Hermes:
+    """See ``core.parsing.ToolParser``."""
+
+    class Options(NoOptions, frozen=True):
+        """None."""
+
+    name: ClassVar[str] = "hermes"
+    signs: ClassVar[Sequence[str]] = (OPEN,)
+    tokens: ClassVar[Sequence[str]] = (OPEN, CLOSE)
+
+    def __init__(self, options: Options) -> None:
+        self._machine = Machine(tagged)
+
+    @property
+    def held(self) -> int:
+        return self._machine.held
+
+    def feed(self, text: str) -> list[Said]:
+        return self._machine.feed(text)
+
+    def finish(self) -> list[Said]:
+        return self._machine.finish()
+
+    @staticmethod
+    def write(calls: Sequence[ToolCall]) -> str:
+        return "\n".join(f"{OPEN}\n{as_object(call)}\n{CLOSE}" for call in calls)
+
+    @staticmethod
+    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+        return _INSTRUCTIONS.format(tools=described(tools))

@@ -1,0 +1,1 @@
+"""OpenAI's Responses, whichever transport they come by: what may be asked, how it runs, what is kept of it."""

@@ -1,0 +1,1 @@
+"""What outlives the process: one SQLite file, and the tables in it."""

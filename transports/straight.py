@@ -1,0 +1,87 @@
+"""Straight to the transport: chunks and messages without a layer between an answer and the kernel (see ``herald``).
+
+What uvicorn would write is written here in the same bytes, and only while nothing of its own waits to be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.protocol import State
+
+
+class Writer(Protocol):
+    """Of one connection whose answer has begun."""
+
+    @property
+    def free(self) -> bool:
+        """Whether the client keeps up, and is there: what is written now goes to the kernel."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Only while ``free``."""
+        ...
+
+
+class HttpWriter:
+    """Chunks of a chunked answer."""
+
+    __slots__ = ("_cycle", "_flow", "_write")
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+        self._flow = cycle.flow
+        self._write = cycle.transport.write
+
+    @property
+    def free(self) -> bool:
+        cycle = self._cycle
+        over = cycle.disconnected or cycle.response_complete
+        return not (over or self._flow.write_paused) and cycle.chunked_encoding is True
+
+    def write(self, data: bytes) -> None:
+        """One chunk."""
+        self._write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+class SocketWriter:
+    """Text messages of a WebSocket, one frame each."""
+
+    __slots__ = ("_protocol", "_write")
+
+    def __init__(self, protocol: WebSocketsSansIOProtocol) -> None:
+        self._protocol = protocol
+        self._write = protocol.transport.write
+
+    @property
+    def free(self) -> bool:
+        protocol = self._protocol
+        over = protocol.disconnected or protocol.close_sent or protocol.transport.is_closing()
+        return not over and protocol.conn.state is State.OPEN and protocol.writable.is_set()
+
+    def write(self, data: bytes) -> None:
+        """One message."""
+        size = len(data)
+        if size < 126:
+            self._write(b"\x81%c%b" % (size, data))
+        elif size < 1 << 16:
+            self._write(b"\x81\x7e%b%b" % (size.to_bytes(2), data))
+        else:
+            self._write(b"\x81\x7f%b%b" % (size.to_bytes(8), data))
+
+
+DIRECT = "stepwell.send"
+"""Where a connection's scope has the server's own ``send``."""
+
+
+def writer_of(send: Callable[..., object] | None) -> Writer | None:
+    """Of the server's own ``send``; None if it is somebody else's, or compresses."""
+    server = getattr(send, "__self__", None)
+    if isinstance(server, RequestResponseCycle):
+        return HttpWriter(server)
+    if isinstance(server, WebSocketsSansIOProtocol) and not server.conn.extensions:
+        return SocketWriter(server)
+    return None

@@ -55,7 +55,7 @@ def _check_path(path: str) -> None:
 
 def _echo(config: Config, name: str, place: Place) -> Model:
     place.open()
-    return Model(name=name, backend=place, tokenizer=ByteTokenizer(), template=last_message)
+    return Model(name=name, backend=place, tokenizer=ByteTokenizer(), template=last_message, quick=True)
 
 
 def _rehearsal(config: Config, name: str, place: Place) -> Model:
@@ -66,6 +66,7 @@ def _rehearsal(config: Config, name: str, place: Place) -> Model:
         backend=place,
         tokenizer=WordTokenizer(),
         template=conversation,
+        quick=True,
         context=info.context,
         warnings=NOT_REAL,
     )

@@ -114,7 +114,13 @@ class Crowd:
         words = " ".join(self.random.sample(_WORDS, 12))
         said = f"{self._asked}: {words}"
         if user.over_socket:
-            asked = {"type": "response.create", "input": said, "max_output_tokens": tokens, "ignore_eos": True}
+            asked = {
+                "type": "response.create",
+                "input": said,
+                "max_output_tokens": tokens,
+                "ignore_eos": True,
+                "store": False,
+            }
         else:
             messages = [{"role": "user", "content": said}]
             asked = {"messages": messages, "max_tokens": tokens, "ignore_eos": True, "stream": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 from stepwell.cli.streams_probe import LAG, SLOW, STEPS, quantile_s
-from stepwell.cli.streams_run import Run
+from stepwell.cli.streams_run import Run, Stretch
 from stepwell.core.build_kind import build_kind
 from stepwell.sim.bench import Line
 from stepwell.sim.stats import percentiles
@@ -42,6 +42,7 @@ def line_of(run: Run) -> Line:
         "itl_most_ms": gap_most,
         "late_beats": tally.late_beats,
         "tokens_per_piece": round(tally.tokens / tally.pieces, 2) if tally.pieces else None,
+        "write_gap_ms": round(1e3 * run.after.total("stepwell:write_gap_seconds"), 1),
         "asked": tally.asked,
         "answered": tally.answered,
         "refused": dict(tally.refused),
@@ -61,9 +62,29 @@ def line_of(run: Run) -> Line:
         "client_lag_p99_ms": _of_us(run.lag.us, 0.99, 1e3),
         "server_mib": round(run.probe.most_bytes / (1 << 20), 1),
     }
+    if run.first is not None:
+        line |= _compared(run, run.first)
     line["limit"] = _limit(line)
     line["wrong"] = tally.wrong
     return line
+
+
+def _compared(run: Run, first: Stretch) -> Line:
+    """With the stretch before: gaps between tokens and steps, and what each client that stalls takes."""
+    before, after = _of_us(first.gaps_us, 0.99, 1e3), _of_us(run.tally.gaps_us, 0.99, 1e3)
+    told: Line = {
+        "first_itl_p99_ms": before,
+        "itl_ratio": round(after / before, 3) if before and after else None,
+        "first_step_ms": None if first.step_ms is None else round(first.step_ms, 2),
+        "step_ms": None if run.step_ms is None else round(run.step_ms, 2),
+        "step_ratio": round(run.step_ms / first.step_ms, 3) if first.step_ms and run.step_ms else None,
+    }
+    if run.args.scenario == "stalled":
+        told |= {
+            "stalled": run.args.stalled,
+            "bytes_per_stalled": (run.probe.most_bytes - first.rss_bytes) // max(run.args.stalled, 1),
+        }
+    return told
 
 
 def _cpu(run: Run) -> tuple[float, float, float]:
@@ -102,7 +123,9 @@ def in_words(line: Line) -> str:
     told = [
         f"{line['engine']}, {line['scenario']}, {line['users']:,} users:",
         f"  time to first token p50 {line['ttft_p50_s']} s, p99 {line['ttft_p99_s']} s",
-        f"  between tokens p50 {line['itl_p50_ms']} ms, p99 {line['itl_p99_ms']} ms; {line['late_beats']:,} late beats",
+        f"  between tokens p50 {line['itl_p50_ms']} ms, p99 {line['itl_p99_ms']} ms; {line['late_beats']:,} late beats,"
+        f" {line['tokens_per_piece']} tokens a piece, gap"
+        f" {line['write_gap_ms']} ms",
         f"  {line['tokens_per_s']:,} tokens/s; {line['lost_tokens']} lost, {line['doubled_tokens']} doubled;"
         f" {line['answered']:,} of {line['asked']:,} answered, refused {line['refused'] or 0}",
         f"  server: {line['server_us_per_token']} µs a token, {line['server_cores']} cores, loop lag p99"
@@ -110,6 +133,16 @@ def in_words(line: Line) -> str:
         f"  worker {line['worker_us_per_token']} µs a token; load generator {line['client_us_per_token']} µs a token,"
         f" {line['client_cores']} cores, its lag p99 {line['client_lag_p99_ms']} ms",
     ]
+    if "first_itl_p99_ms" in line:
+        told.append(
+            f"  before: between tokens p99 {line['first_itl_p99_ms']} ms, a step each {line['first_step_ms']} ms;"
+            f" after: {line['itl_p99_ms']} ms and {line['step_ms']} ms ({line['itl_ratio']} and {line['step_ratio']})"
+        )
+    if "stalled" in line:
+        told.append(
+            f"  {line['stalled']:,} who do not read take {line['bytes_per_stalled']:,} bytes each;"
+            f" {line['slow_clients']} were dropped"
+        )
     if line["limit"]:
         told.append(f"  limit: {line['limit']}")
     if line["wrong"]:

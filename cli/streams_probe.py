@@ -39,6 +39,10 @@ class Probe:
         self.base_bytes = self.most_bytes = rss_bytes(pid)
         self._task: asyncio.Task[None] | None = None
 
+    def rss(self) -> int:
+        """Bytes now."""
+        return rss_bytes(self.pid)
+
     def start(self) -> None:
         """From here on memory is looked at."""
         self.base_bytes = self.most_bytes = rss_bytes(self.pid)

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
+from array import array
+
+import msgspec
 
 from stepwell.cli.process_stats import cpu_s
 from stepwell.cli.streams_crowd import ClientLag, Crowd
-from stepwell.cli.streams_probe import Moment, Probe
+from stepwell.cli.streams_probe import STEPS, Moment, Probe
 from stepwell.cli.streams_tally import Tally
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """A part of a run, with which a later one is compared."""
+
+    step_ms: float | None
+    gaps_us: array[int]
+    rss_bytes: int
 
 
 class Run:
@@ -19,6 +30,8 @@ class Run:
         self.lag = ClientLag(crowd.loop)
         self.before: Moment
         self.after: Moment
+        self.first: Stretch | None = None
+        """What ``keep`` put aside."""
         self.client_cpu_s = 0.0
 
     async def begin(self) -> None:
@@ -32,5 +45,15 @@ class Run:
         """And ends."""
         self.tally.stop()
         self.client_cpu_s += cpu_s(os.getpid())
-        self.lag.stop()
         self.after = await self.probe.look()
+
+    def keep(self) -> None:
+        """That was the first stretch; another follows."""
+        self.first = Stretch(self.step_ms, self.tally.gaps_us[:], self.probe.rss())
+        self.tally.forget()
+
+    @property
+    def step_ms(self) -> float | None:
+        """From one step to the next, while measuring; None if there was none."""
+        steps = self.after.total(STEPS) - self.before.total(STEPS)
+        return 1e3 * self.tally.seconds / steps if steps else None

@@ -21,8 +21,12 @@ _SHOWN = 5
 class Tally:
     """Of one crowd.  Gaps and tokens count between ``begin`` and ``stop``, first tokens and faults always."""
 
-    def __init__(self, late_gap_ns: int = 0) -> None:
-        """``late_gap_ns``: a longer gap between two pieces of one answer missed the beat; 0: there is none."""
+    def __init__(self, late_gap_ns: int = 0, *, numbered: bool = True) -> None:
+        """``late_gap_ns``: a longer gap between two pieces of one answer missed the beat; 0: there is none.
+
+        ``numbered``: the text says which tokens it is; otherwise it is taken as it comes.
+        """
+        self.numbered = numbered
         self.late_gap_ns = late_gap_ns
         self.measuring = False
         self.began_ns = self.stopped_ns = 0
@@ -49,6 +53,11 @@ class Tally:
     def stop(self) -> None:
         """And no further."""
         self.measuring, self.stopped_ns = False, perf_counter_ns()
+
+    def forget(self) -> None:
+        """Gaps and tokens so far."""
+        del self.gaps_us[:]
+        self.tokens = self.pieces = self.late_beats = 0
 
     @property
     def seconds(self) -> float:
@@ -96,7 +105,7 @@ class Heard:
         now_ns, tally = perf_counter_ns(), self._tally
         size = len(text)
         place = self._letters % len(NUMBERED)
-        if size > _LONGEST or _AHEAD[place : place + size] != text:
+        if tally.numbered and (size > _LONGEST or _AHEAD[place : place + size] != text):
             self._resume(text)
         self._letters += size
         if not self._last_ns:

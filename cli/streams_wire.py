@@ -12,6 +12,12 @@ from typing import Protocol, cast
 
 import msgspec
 
+HELLO = (
+    b"GET /v1/responses HTTP/1.1\r\nHost: %b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: c3RlcHdlbGwtYmVuY2gtMQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+"""Opens a WebSocket to Responses, at the host that is put in."""
+
 _WHOLE_HEAD = b"\r\n\r\n"
 _MOST_HEAD = 1 << 16
 _TEXT, _CLOSE, _PING, _PONG = 0x81, 0x88, 0x89, 0x8A
@@ -86,11 +92,7 @@ class SseCall(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        head = (
-            f"POST /v1/chat/completions HTTP/1.1\r\nHost: {self._host}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(self._body)}\r\nAccept: text/event-stream\r\nConnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + self._body)
+        self.transport.write(post(self._host, self._body))
 
     def data_received(self, data: bytes) -> None:
         data = self._rest + data if self._rest else data
@@ -195,7 +197,7 @@ class SocketCalls(asyncio.Protocol):
             ear.broken("the socket is closed")
             return
         self._ear = ear
-        self.transport.write(_frame(_TEXT, body))
+        self.transport.write(frame(_TEXT, body))
 
     def close(self) -> None:
         """The client leaves; nobody hears any more."""
@@ -204,10 +206,7 @@ class SocketCalls(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(
-            f"GET /v1/responses HTTP/1.1\r\nHost: {self._host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            "Sec-WebSocket-Key: c3RlcHdlbGwtYmVuY2gtMQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-        )
+        self.transport.write(HELLO % self._host.encode())
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = f"the socket ended ({exc or 'closed'})"
@@ -243,7 +242,7 @@ class SocketCalls(asyncio.Protocol):
 
     def _message(self, kind: int, body: bytes) -> None:
         if kind == _PING:
-            self.transport.write(_frame(_PONG, body))
+            self.transport.write(frame(_PONG, body))
         elif kind == _CLOSE:
             self.transport.close()
         elif kind == _TEXT:
@@ -271,7 +270,16 @@ class SocketCalls(asyncio.Protocol):
             ear.broken(f"{error.code}: {error.message}"[:300])
 
 
-def _frame(kind: int, body: bytes) -> bytes:
+def post(host: str, body: bytes) -> bytes:
+    """A chat request for an event stream, whose connection ends with it."""
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nAccept: text/event-stream\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+def frame(kind: int, body: bytes) -> bytes:
     """A client's frame is masked; with zeros, which leave it as it is."""
     size = len(body)
     if size < 126:

@@ -39,6 +39,10 @@ class Backlog:
         """The class of that name."""
         return self._classes.get(name)
 
+    def in_line(self) -> dict[str, int]:
+        """Requests of each class that were never admitted."""
+        return dict(self._by_class)
+
     def endow(self, request: Request) -> None:
         """It is there: give it what its class and its tenant say.  A class that is not known any more says nothing."""
         objectives = self._objectives.get(request.klass)

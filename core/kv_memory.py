@@ -97,8 +97,8 @@ class KVAllocator(Protocol):
         """
         ...
 
-    def forget(self) -> None:
-        """What the device's pages hold cannot be relied on: none is findable any more."""
+    def forget(self) -> int:
+        """None is findable any more, as what they hold cannot be relied on; returns how many that nobody holds were."""
         ...
 
     def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:

@@ -21,7 +21,9 @@ from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
 from stepwell.core.events import (
     Cancel,
     Event,
+    Pause,
     Pin,
+    ResetCache,
     RunDone,
     StepDone,
     StepFailed,
@@ -30,7 +32,7 @@ from stepwell.core.events import (
     Timer,
     UsePolicy,
 )
-from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Wake
+from stepwell.core.instructions import Blocked, CacheReset, Instruction, Launch, PolicyFault, Wake
 from stepwell.core.intake import take_in
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_IDLE_WAKES, MAX_SILENT_STEPS, SchedulerLimits
@@ -88,6 +90,8 @@ class Scheduler:
         self.idle_wakes = 0
         self._silent_limit = MAX_SILENT_STEPS + 2 * allocator.total_pages * allocator.page_size
         self.faulted = False
+        self.paused = False
+        """An operator wants no step launched."""
         self._audit_in = AUDIT_TURNS
         self.expiries: list[tuple[int, RequestId]] = []
         self.repeats = Repeats(self.state, self.expiries)
@@ -99,6 +103,8 @@ class Scheduler:
             Stop: self._stop,
             Timer: self._timer,
             Pin: self._pin,
+            ResetCache: self._reset_cache,
+            Pause: self._pause,
             UsePolicy: self._use_policy,
         }
 
@@ -125,6 +131,8 @@ class Scheduler:
             self._expire()
         while len(state.inflight) < self._depth and self._launch():
             pass
+        if self.paused and self.expiries:
+            out.append(Wake(self.expiries[0][0]))  # nobody plans, so nobody else names it
         self._audit_in -= 1
         if self._audit_in <= 0:
             self._audit_in = AUDIT_TURNS
@@ -136,7 +144,7 @@ class Scheduler:
     def _launch(self) -> bool:
         """Launch one step, by repeating or by a new plan; False if there is nothing to do now."""
         state = self.state
-        if self.faulted or (state.fault is not None and self._observe_failed()):
+        if self.paused or self.faulted or (state.fault is not None and self._observe_failed()):
             return False
         holds = self.repeats.left > 0 and state.now_ns < self.repeats.until_ns
         if holds and len(state.group.growing()) <= state.allocator.free_pages:
@@ -333,6 +341,14 @@ class Scheduler:
     def _pin(self, event: Pin) -> None:
         self.repeats.left = 0
         self.state.allocator.pin(event.keys, event.on)
+
+    def _reset_cache(self, event: ResetCache) -> None:
+        self.repeats.left = 0
+        self.state.out.append(CacheReset(self.state.allocator.forget() or 0))
+
+    def _pause(self, event: Pause) -> None:
+        self.repeats.left = 0
+        self.paused = event.on
 
     def _use_policy(self, event: UsePolicy) -> None:
         """Decide by another policy from here on, rebuilt from the live requests.

@@ -172,10 +172,24 @@ class Stream:
     def _end(self) -> None:
         if self._listener is None:
             return
+        listener, self._listener = self._listener, _over  # which knows the stream
         try:
-            self._listener.ended()
+            listener.ended()
         except Exception as error:
             log.error("a stream's reader failed", request=self.request, exc_info=error)
+
+
+class _Nobody:
+    """The listener of a stream that is over."""
+
+    def heard(self, tokens: Sequence[int]) -> None:
+        """Nothing comes any more."""
+
+    def ended(self) -> None:
+        """Told already."""
+
+
+_over = _Nobody()
 
 
 class _Reader:

@@ -108,8 +108,9 @@ class Paged:
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Nothing: nothing is found."""
 
-    def forget(self) -> None:
+    def forget(self) -> int:
         """Nothing: nothing is remembered."""
+        return 0
 
     def shrink(self, request: RequestId, tokens: int, after: StepId = 0) -> None:
         """``InvariantError`` if the next token would be written into a page that another request reads."""

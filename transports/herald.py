@@ -8,28 +8,10 @@ slow clients and everything odd are the task's.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from stepwell.transports.bell import Bell
-
-
-class Outlet:
-    """All connections that have something to say, in one turn of the loop."""
-
-    def __init__(self) -> None:
-        self._due: list[Callable[[], None]] = []
-
-    def soon(self, say: Callable[[], None]) -> None:
-        """Call ``say`` in the next turn; it must not raise."""
-        if not self._due:
-            asyncio.get_running_loop().call_soon(self._all)
-        self._due.append(say)
-
-    def _all(self) -> None:
-        due, self._due = self._due, []
-        for say in due:
-            say()
+from stepwell.transports.outlet import Outlet
 
 
 class Herald:

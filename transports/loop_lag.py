@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from stepwell.core.metrics import Histogram
+from stepwell.core.metrics_histogram import Histogram
 
 PERIOD_S = 0.02
 FADES = 0.992
@@ -22,7 +23,9 @@ class LoopLag:
     as whoever comes at any moment would see it, and not once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, told: Callable[[float], None]) -> None:
+        """``told`` hears each time how late it was (s)."""
+        self._told = told
         self.seconds = Histogram(BUCKETS)
         self.worst_s = 0.0
         """The worst of late, fading."""
@@ -43,6 +46,7 @@ class LoopLag:
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
         self.worst_s = max(now_s - self._due_s, self.worst_s * FADES)
+        self._told(now_s - self._due_s)
         while self._due_s <= now_s:
             self.seconds.add(now_s - self._due_s)
             self._due_s += PERIOD_S

@@ -31,6 +31,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of prompt and answer that the model can attend to; 0: as many as the pool holds."""
     logprobs: bool = False
     """Whether the backend gives log-probabilities."""
+    quick: bool = False
+    """Its tokenizer and template take nanoseconds a letter and never wait: what is short needs no thread."""
     read_grammar: ReadGrammar | None = None
     """Reads what a stranger wrote, so that the backend can be told of it; None: its answers keep to no grammar."""
     sampling: Mapping[str, Any] = {}

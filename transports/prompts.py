@@ -23,11 +23,15 @@ class Prompts:
         template: ChatTemplate,
         context: int,
         aside: Aside,
+        *,
+        quick: bool = False,
     ) -> None:
+        """``quick``: short chats are made at once, and not in a thread."""
         self._encode = encode or tokenizer.encode
         self._template = template
         self._context = context
         self._aside = aside
+        self._quick = quick
         self._vocab_size = tokenizer.vocab_size
         longest = max([len(tokenizer.token_bytes(id)) for id in range(tokenizer.vocab_size)], default=1)
         self._most_bytes = context * max(longest, 1)
@@ -50,7 +54,11 @@ class Prompts:
         size = sum(len(str(message.get("content") or "")) for message in messages)
         if size > self._most_bytes:
             raise too_long(None, self._context, field)
-        return await self._aside(lambda: self.check_length(self._template(messages, arguments), field))
+
+        def make() -> PromptIds:
+            return self.check_length(self._template(messages, arguments), field)
+
+        return await (self._aside.unless_short(size, make) if self._quick else self._aside(make))
 
     def check_length(self, ids: list[int], field: str) -> PromptIds:
         """Neither empty nor too long.  Looks at none of them: the tokenizer knows its own tokens."""

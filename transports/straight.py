@@ -5,7 +5,7 @@ What uvicorn would write is written here in the same bytes, and only while nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -21,8 +21,8 @@ class Writer(Protocol):
         """Whether the client keeps up, and is there: what is written now goes to the kernel."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Only while ``free``."""
+    def write(self, parts: Sequence[bytes]) -> None:
+        """Each part whole, all of them in one piece; only while ``free``."""
         ...
 
 
@@ -42,8 +42,9 @@ class HttpWriter:
         over = cycle.disconnected or cycle.response_complete
         return not (over or self._flow.write_paused) and cycle.chunked_encoding is True
 
-    def write(self, data: bytes) -> None:
+    def write(self, parts: Sequence[bytes]) -> None:
         """One chunk."""
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
         self._write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
@@ -62,15 +63,18 @@ class SocketWriter:
         over = protocol.disconnected or protocol.close_sent or protocol.transport.is_closing()
         return not over and protocol.conn.state is State.OPEN and protocol.writable.is_set()
 
-    def write(self, data: bytes) -> None:
-        """One message."""
-        size = len(data)
-        if size < 126:
-            self._write(b"\x81%c%b" % (size, data))
-        elif size < 1 << 16:
-            self._write(b"\x81\x7e%b%b" % (size.to_bytes(2), data))
-        else:
-            self._write(b"\x81\x7f%b%b" % (size.to_bytes(8), data))
+    def write(self, parts: Sequence[bytes]) -> None:
+        """A message each."""
+        self._write(_frame(parts[0]) if len(parts) == 1 else b"".join(map(_frame, parts)))
+
+
+def _frame(data: bytes) -> bytes:
+    size = len(data)
+    if size < 126:
+        return b"\x81%c%b" % (size, data)
+    if size < 1 << 16:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2), data)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8), data)
 
 
 DIRECT = "stepwell.send"

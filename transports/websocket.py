@@ -300,9 +300,10 @@ class _Socket:
         writer = self._writer
         if writer is None or self._sending.locked() or reader.ending or not writer.free:
             return False
-        for _, data in reader.events(lane):
-            writer.write(data)
-        self._watch.wrote()
+        parts = [data for _, data in reader.events(lane)]
+        if parts:
+            writer.write(parts)
+            self._watch.wrote()
         return True
 
     def _begun(self, running: _Running) -> None:
@@ -320,6 +321,11 @@ class _Socket:
     async def _say(self, events: Iterable[bytes]) -> None:
         """Whole, whatever other lanes say.  A client that takes nothing for too long loses the socket."""
         async with self._sending:
+            if self._writer is not None and self._writer.free:
+                if parts := list(events):
+                    self._writer.write(parts)
+                    self._watch.wrote()
+                return
             for event in events:
                 self._watch.sending()
                 await self._socket.send({"type": "websocket.send", "text": event.decode()})

@@ -61,6 +61,28 @@ def test_a_burst_is_served_or_refused_with_a_time_to_come_again() -> None:
     assert line["retry_after_s"] >= 1
 
 
+@pytest.mark.slow
+def test_hs_1_clients_that_stop_reading_take_little_and_hold_nobody_up() -> None:
+    """Some of them are dropped, as they take nothing for too long; everybody else gets every token."""
+    timid = ("--set", "server.send_timeout_s=2", "--fill", "6", "--beat", "0.01", "--seconds", "1")
+    status, (_, line), _ = bench("--users", "20", "--scenario", "stalled", "--stalled", "20", *timid)
+    assert status == 0
+    looked_at(line)
+    assert line["answered"] == line["asked"] == 20
+    assert line["slow_clients"] > 0
+    assert line["bytes_per_stalled"] < 4 << 20
+    assert line["itl_ratio"] > 0
+
+
+def test_a_step_with_few_and_with_all() -> None:
+    status, (_, line), err = bench("--users", "30", "--scenario", "steps", "--beat", "0.05", "--seconds", "1")
+    assert (status, err) == (0, "")
+    assert line["wrong"] == []
+    assert line["first_step_ms"] > 40
+    assert line["step_ms"] > 40
+    assert line["tokens_per_piece"] >= 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -5,10 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 
 import pytest
 
 from stepwell.tests.e2e.serving import PATIENCE_S, serving
+
+from websockets.sync.client import connect  # isort: skip
 
 
 @pytest.mark.parametrize(
@@ -129,3 +132,14 @@ def test_a_body_that_nobody_wants_and_that_never_ends_is_given_up() -> None:
             while part := client.recv(65536):
                 got += part
         assert got.startswith(b"HTTP/1.1 413 ")
+
+
+def test_ws_1_a_socket_outlives_the_time_for_a_head() -> None:
+    """The head that asks for it is complete; how long it lives from then on is for other limits to say."""
+    with (
+        serving("--set", "server.body_timeout_s=0.2") as server,
+        connect(f"ws://127.0.0.1:{server.port}/v1/responses", compression=None) as client,
+    ):
+        time.sleep(0.6)
+        client.send(json.dumps({"type": "response.create", "input": "Hi"}))
+        assert json.loads(client.recv(PATIENCE_S))["type"] == "response.created"

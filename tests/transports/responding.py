@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stepwell.core.config import Config, MemoryConfig, ServerConfig, WireConfig
+from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, ServerConfig, WireConfig
 from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.config_store import StoreConfig
+from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend
 from stepwell.tests.transports.house import flat_cost
 from stepwell.transports.echo import ByteTokenizer, last_message
@@ -21,6 +22,19 @@ from stepwell.transports.store.store import open_store
 
 URL = "/v1/responses"
 TENANT = "X-Stepwell-Tenant"
+
+
+def crowded(policy: str, lengths: Any, **responses: Any) -> Service:
+    """Room for one at a time."""
+    config = Config(
+        scheduler=SchedulerConfig(policy=policy, running_limit=1, token_budget=64),
+        memory=MemoryConfig(pages=4000, page_size=4, host_pages=0),
+        responses=ResponsesConfig(**responses),
+        wire=WireConfig(),
+    )
+    backend = EchoBackend(cost=flat_cost(1_000_000), lengths=lengths)
+    model = Model(name="echo", backend=backend, tokenizer=ByteTokenizer(), template=last_message)
+    return Service(complete(config), model)
 
 
 def create(text: Any = "hello", **fields: Any) -> dict[str, Any]:

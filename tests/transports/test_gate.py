@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route, WebSocketRoute  # isort: skip
 from starlette.testclient import TestClient, WebSocketDenialResponse  # isort: skip
 from starlette.types import ASGIApp  # isort: skip
 from stepwell.transports.gateway.digests import digest_of  # isort: skip
-from stepwell.transports.gateway.gate import OPEN  # isort: skip
+from stepwell.transports.gateway.gate import OPEN, WRONG  # isort: skip
 from stepwell.transports.gateway.guards import Guard, guard_of  # isort: skip
 from stepwell.transports.http.app import create_app  # isort: skip
 
@@ -116,7 +116,8 @@ def test_au_1_nothing_opens_without_the_right_key(app: Starlette, method: str) -
                     assert status == 401, (method, url)
                     assert head[b"www-authenticate"].startswith(b"Bearer")
                     assert head[b"x-request-id"]
-                    assert json.loads(body)["error"]["code"] == "invalid_api_key"
+                    error = json.loads(body)["error"]
+                    assert error.get("code") == "invalid_api_key" or error["type"] == "authentication_error"
                     asked += 1
         return asked
 
@@ -275,6 +276,13 @@ def test_who_asks_cannot_be_said_from_outside() -> None:
         for forged in ("key web", "tenant \x7f", "tenant acme"):
             answer = http.post("/v1/chat/completions", json=chat("hi"), headers={"X-Stepwell-Caller": forged})
             assert answer.status_code == 200
+
+
+def test_anthropics_clients_are_refused_in_their_words(app: Starlette) -> None:
+    answer = TestClient(app).post("/v1/messages", headers={"x-api-key": OTHER})
+    assert answer.status_code == 401
+    assert answer.json() == {"type": "error", "error": {"type": "authentication_error", "message": WRONG}}
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
 
 
 # ------------------------------------------------------------------------------------------------ guards

@@ -8,8 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from stepwell.tests.transports.house import PATIENCE_S, Call, idle, until, visit
-from stepwell.tests.transports.responding import URL, begun, create, framed, house, said
+from stepwell.tests.transports.house import PATIENCE_S, Call, idle, make_service, until, visit
+from stepwell.tests.transports.responding import URL, begun, create, crowded, framed, house, said
+from stepwell.transports.responses.live import Live
 
 
 def events_of(call: Call) -> list[Any]:
@@ -116,5 +117,41 @@ def test_a_gap_is_told() -> None:
         resumed = get(live.id, last - 1)
         await resumed.run(app)
         assert events_of(resumed)[0]["response"]["usage"]["output_tokens"] == 3000
+
+    visit(service, test)
+
+
+def test_hs_3_a_stream_that_waits_is_kept_alive_by_comments() -> None:
+    service = make_service(step_us=100_000, lengths={1: 4}, server={"ping_s": 0.02})
+
+    async def test(app: Any) -> None:
+        call = Call(URL, create("ab", stream=True))
+        await call.run(app)
+        assert ": keep-alive\n\n" in call.text
+        assert said(framed(call.text)) == "abab"
+
+    visit(service, test)
+
+
+def test_of_hundreds_that_wait_few_are_told_at_once() -> None:
+    """Each in its turn, and none more often than the setting says."""
+    from stepwell.transports.responses import house as housekeeping  # lazy: for its bound
+
+    service = crowded("fcfs", dict.fromkeys(range(1, 200), 3000), queue_update_s=0.05)
+
+    async def test(app: Any) -> None:
+        lives = [await begun(app, service, create("ab", background=True)) for _ in range(housekeeping.MOST_TOLD + 40)]
+        first = lives[1:]
+        lives[1].cancel()  # and all behind it move up
+        await until(lambda: all(told(each) > 1 or each is lives[1] for each in first))
+        for live in lives:
+            live.cancel()
+        await until(lambda: idle(service))
+
+    def told(live: Live) -> int:
+        return sum(
+            live.answer.log.at(number).kind == "response.queued"
+            for number in range(live.answer.log.first, live.answer.log.end)
+        )
 
     visit(service, test)

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from stepwell.core.config import Config, MemoryConfig, SchedulerConfig, ServerConfig, WireConfig
-from stepwell.core.config_responses import ResponsesConfig
+from stepwell.core.config import Config, MemoryConfig, ServerConfig
 from stepwell.core.registry import complete
 from stepwell.sim.backend import EchoBackend
-from stepwell.tests.transports.house import client, flat_cost
-from stepwell.tests.transports.responding import TENANT, URL, house, said, text_of
+from stepwell.tests.transports.house import client
+from stepwell.tests.transports.responding import TENANT, URL, crowded, house, said, text_of
 from stepwell.tests.transports.test_websocket import closed_with, create, settled, until_end
 from stepwell.transports.echo import ByteTokenizer, last_message
 from stepwell.transports.model import Model
@@ -105,21 +104,8 @@ def test_closing_ends_stored_ones_too_and_they_say_so() -> None:
         assert text_of(told)
 
 
-def crowded(policy: str, **responses: Any) -> Service:
-    """Room for one at a time."""
-    config = Config(
-        scheduler=SchedulerConfig(policy=policy, running_limit=1, token_budget=64),
-        memory=MemoryConfig(pages=4000, page_size=4, host_pages=0),
-        responses=ResponsesConfig(**responses),
-        wire=WireConfig(),
-    )
-    backend = EchoBackend(cost=flat_cost(1_000_000), lengths={1: 200, 2: 100, 3: 100, 4: 4})
-    model = Model(name="echo", backend=backend, tokenizer=ByteTokenizer(), template=last_message)
-    return Service(complete(config), model)
-
-
 def test_a_response_that_waits_is_told_when_its_place_changes() -> None:
-    service = crowded("fcfs", queue_update_s=0.05)
+    service = crowded("fcfs", {1: 200, 2: 100, 3: 100, 4: 4}, queue_update_s=0.05)
     with client(service) as http, http.websocket_connect(URL) as socket:
         socket.send_json(create("a", stream_id="0"))
         until_kind(socket, "response.output_text.delta")
@@ -136,7 +122,7 @@ def test_a_response_that_waits_is_told_when_its_place_changes() -> None:
 @pytest.mark.parametrize("asked", [True, False])
 def test_who_asks_is_told_of_pauses(asked: bool) -> None:
     """A batch job gives way to a chat, and goes on."""
-    service = crowded("chat-batch")
+    service = crowded("chat-batch", {1: 200, 2: 10})
     options = {"stream_options": {"include_scheduling": asked}}
     with client(service) as http, http.websocket_connect(URL) as socket:
         socket.send_json(create("ab", stream_id="batch", service_tier="flex", **options))

@@ -17,6 +17,7 @@ from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskGroup, TaskStatus
 
 from stepwell.core.errors import CapacityError, describe
+from stepwell.core.metrics_batches import BatchTally
 from stepwell.transports.batches.allowance import Allowance
 from stepwell.transports.batches.asking import Again, Asking, Over, without_answer
 from stepwell.transports.batches.job import Job
@@ -50,8 +51,7 @@ class Runner:
     """``run`` must be running; ``begin`` and ``cancel`` tell it what clients did."""
 
     def __init__(self, service: Service, store: Store, ask: Asking) -> None:
-        self.ended = {"completed": 0, "failed": 0}
-        """Lines that got a result since the start."""
+        self._ended = {"completed": 0, "failed": 0}
         self._service = service
         self._store = store
         self._ask = ask
@@ -69,15 +69,11 @@ class Runner:
         """What a batch may be of."""
         return tuple(self._ask.endpoints)
 
-    @property
-    def running(self) -> int:
-        """Lines in flight."""
-        return sum(job.running for job in self._jobs.values())
-
-    @property
-    def waiting(self) -> int:
-        """Lines that have no result and are not in flight."""
-        return sum(job.left - job.running for job in self._jobs.values())
+    def tally(self) -> BatchTally:
+        """For ``/metrics``."""
+        running = sum(job.running for job in self._jobs.values())
+        left = sum(job.left for job in self._jobs.values())
+        return BatchTally({"waiting": left - running, "running": running}, self._ended, self._store.file_bytes)
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -255,7 +251,7 @@ class Runner:
         await self._certain(lambda db: batches.record(db, number, results), ordinary=True)
         job.left -= len(results)
         for each in results:
-            self.ended["failed" if each.failed else "completed"] += 1
+            self._ended["failed" if each.failed else "completed"] += 1
 
     async def _certain(self, work: Work[T], *, ordinary: bool = False) -> T:
         """Write, however long the store has no room.  ``ordinary``: without its reserve.  Raises ``Over``."""

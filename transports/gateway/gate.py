@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -22,6 +23,7 @@ from stepwell.transports.gateway.credentials import shown_by, without_credential
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.guards import GUARDED, Guard, guard_of
 from stepwell.transports.gateway.keys import unauthorised
+from stepwell.transports.http.anthropic_shape import REQUEST_ID, error_of
 from stepwell.transports.http.body import request_id
 
 OPEN = ("/health", "/livez", "/ping", "/ready", "/readyz")
@@ -29,6 +31,8 @@ OPEN = ("/health", "/livez", "/ping", "/ready", "/readyz")
 
 METRICS = "/metrics"
 MODELS = "/v1/"
+ANTHROPIC = "/v1/messages"
+"""Whose clients want errors in a shape of their own."""
 WRONG = "this key opens nothing here"
 CHALLENGE = 'Bearer realm="stepwell"'
 _READS = ("GET", "HEAD")
@@ -111,7 +115,10 @@ class Gate:
         headers = {"X-Request-Id": request_id(HTTPConnection(scope)), **refusal.headers}
         if refusal.status == 401:
             headers["WWW-Authenticate"] = CHALLENGE
-        answer = Response(refusal.body, refusal.status, headers, media_type="application/json")
+        body = refusal.body
+        if _path(scope).startswith(ANTHROPIC):
+            body, headers[REQUEST_ID] = msgspec.json.encode(error_of(refusal)), headers["X-Request-Id"]
+        answer = Response(body, refusal.status, headers, media_type="application/json")
         await answer(scope, receive, send)
 
 

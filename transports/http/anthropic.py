@@ -15,19 +15,17 @@ from stepwell.transports.chat import Message
 from stepwell.transports.generation import Generation
 from stepwell.transports.http import anthropic_requests as asking
 from stepwell.transports.http.answering import Shape, accepted, check_model, respond
-from stepwell.transports.http.anthropic_shape import MessageShape, error_of, status_of
+from stepwell.transports.http.anthropic_shape import REQUEST_ID, MessageShape, error_of, status_of
 from stepwell.transports.http.body import read_body, request_id, service_of
 from stepwell.transports.http.chat_wants import read_as
 from stepwell.transports.http.decoding import decode_body
+from stepwell.transports.http.formats import form_of
 from stepwell.transports.http.sse import ClientGone, unless_gone
 from stepwell.transports.http.tools import Offer
 from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.service import Service
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-REQUEST_ID = "request-id"
-"""The header under which Anthropic's clients look for it."""
 
 
 def in_their_words(endpoint: Endpoint) -> Endpoint:
@@ -71,7 +69,8 @@ async def messages(request: Request) -> Response:
     # Their tiers are not ours, and their words for the rest are other ones.
     asked.stop, asked.service_tier = asked.stop_sequences, None
     asked.user = asked.metadata.user_id if asked.metadata is not None else asked.user
-    wants = read_as(wants_of(asked, service, request.headers), offer, service)
+    form = form_of(None, asked.structured_outputs)
+    wants = read_as(wants_of(asked, service, request.headers, form=form), offer, service)
 
     async def begin() -> tuple[Generation, Shape]:
         prompt = await service.prompts.chat(said, arguments, "messages")

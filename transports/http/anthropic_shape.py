@@ -30,6 +30,8 @@ TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
+REQUEST_ID = "request-id"
+"""The header under which Anthropic's clients look for the id of a request."""
 OWN_LIMIT = "rate_limit_exceeded"
 """The code of what a caller did too often; every other 429 says that the server is busy."""
 

@@ -55,7 +55,9 @@ def runner_of(app: Starlette, service: Service) -> Runner | None:
     if service.store is None:
         return None
     klass = class_of(service.config, service.config.store.batch_class)
-    return Runner(service, service.store, Asking(app, service, klass))
+    runner = Runner(service, service.store, Asking(app, service, klass))
+    service.metrics.batches = runner.tally
+    return runner
 
 
 def _runner(request: Request) -> Runner:

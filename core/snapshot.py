@@ -261,7 +261,7 @@ def _restore_group(group: DecodeGroup, snapshot: SchedulerSnapshot, requests: di
 def _restore_steps(state: State, snapshot: SchedulerSnapshot) -> None:
     requests = state.requests
     for each in snapshot.inflight:
-        step = StepRecord(each.id, each.tick, [requests[id] for id in each.last])
+        step = StepRecord(each.id, each.tick, [requests[id] for id in each.last]).open()
         step.sampled.update((id, requests[id]) for id in each.sampled)
         step.copies += [requests[id] for id in each.copies]
         step.computed += [(requests[id], tokens) for id, tokens in each.computed]

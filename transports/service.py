@@ -72,8 +72,7 @@ class Service:
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
-        self.store = store
-        """What outlives the process; closed with the service."""
+        self.store = store  # closed with the service
         self.config = config = serving_config(config, model)
         self.model = model
         self.limits = config.server

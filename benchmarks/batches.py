@@ -1,6 +1,6 @@
 """What batches cost: lines a second, the price of a commit, a start with a large store, chat's latency beside one.
 
-    .venv/bin/python benchmarks/batches.py [lines|commit|restart|chat …] >> benchmarks/results/….jsonl
+    python -m stepwell.benchmarks.batches [lines|commit|restart|fcfs|chat-batch …] >> benchmarks/results/….jsonl
 
 The echo backend behind the real server, one client on the loopback.  A line of JSON for each figure.
 """
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def lines_a_second() -> None:
             before = memory_kib(server, "VmRSS")
             begun = time.monotonic()
             count = 5000
-            wait(client, begin(client, count), patience_s=PATIENCE_S)
+            wait(client, begin(client, count), patience_s=PATIENCE_S, every_s=0.25)
             took = time.monotonic() - begun
             cpu = sum(map(int, Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
             say(
@@ -139,7 +140,7 @@ def restart() -> None:
     database.close()
     with storing(where, step_us=100) as (server, client):
         begun = time.perf_counter()
-        batch = wait(client, client.batches.list().data[0].id, patience_s=PATIENCE_S)
+        batch = wait(client, client.batches.list().data[0].id, patience_s=PATIENCE_S, every_s=0.1)
         took, lag = time.perf_counter() - begun, server.metric("stepwell:loop_lag_seconds")
         assert batch.request_counts.completed == count
     say("restart", count=count, store_mib=size / (1 << 20), open_s=opened, to_the_end_s=took, loop_lag_s=lag)
@@ -148,35 +149,34 @@ def restart() -> None:
 # ------------------------------------------------------------------------------------------------ chat beside it
 
 
-def chat() -> None:
-    """A chat of 64 tokens every 100 ms for 15 s, alone and beside a batch that would fill the machine."""
+def chat(policy: str) -> None:
+    """A chat of 64 tokens every 100 ms for 5 s, alone and beside a batch that would fill the machine."""
     cost = "cost.options={base_ns=8000000,prefill_token_ns=20000,decode_request_ns=60000,kv_token_ps=0,swap_page_ns=0}"
-    for policy in ("fcfs", "chat-batch"):
-        for in_flight in (0, 64, 256):
-            store = f'store={{path="{folder() / "store.sqlite"}",lines_in_flight={max(in_flight, 1)}}}'
-            seats = ("scheduler.running_limit=128", "scheduler.token_budget=512", f"scheduler.policy={policy}")
-            settings = [word for each in (store, cost, *seats) for word in ("--set", each)]
-            with (
-                serving(*settings, cost=False) as server,
-                openai.OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
-            ):
-                id = ""
-                if in_flight:
-                    long = json.loads(lines(1))["body"]["messages"][0]["content"] + "x" * 200
-                    file = client.files.create(file=("in.jsonl", longer(50_000, long)), purpose="batch")
-                    id = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id
-                    wait(client, id, completed=1)
-                ttft = talk(client, 15.0)
-                done = client.batches.retrieve(id).request_counts if id else None
-            say(
-                "chat",
-                policy=policy,
-                lines_in_flight=in_flight,
-                ttft_ms_p50=1e3 * statistics.median(ttft),
-                ttft_ms_p95=1e3 * sorted(ttft)[int(0.95 * len(ttft))],
-                chats=len(ttft),
-                lines_done=done.completed if done else 0,
-            )
+    for in_flight in (0, 64, 256):
+        store = f'store={{path="{folder() / "store.sqlite"}",lines_in_flight={max(in_flight, 1)}}}'
+        seats = ("scheduler.running_limit=128", "scheduler.token_budget=512", f"scheduler.policy={policy}")
+        settings = [word for each in (store, cost, *seats) for word in ("--set", each)]
+        with (
+            serving(*settings, cost=False) as server,
+            openai.OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+        ):
+            id = ""
+            if in_flight:
+                long = json.loads(lines(1))["body"]["messages"][0]["content"] + "x" * 200
+                file = client.files.create(file=("in.jsonl", longer(50_000, long)), purpose="batch")
+                id = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id
+                wait(client, id, completed=1)
+            ttft = talk(client, 5.0)
+            done = client.batches.retrieve(id).request_counts if id else None
+        say(
+            "chat",
+            policy=policy,
+            lines_in_flight=in_flight,
+            ttft_ms_p50=1e3 * statistics.median(ttft),
+            ttft_ms_p95=1e3 * sorted(ttft)[int(0.95 * len(ttft))],
+            chats=len(ttft),
+            lines_done=done.completed if done else 0,
+        )
 
 
 def longer(count: int, text: str) -> bytes:
@@ -208,7 +208,13 @@ def talk(client: openai.OpenAI, seconds: float) -> list[float]:
     return found
 
 
-PARTS = {"lines": lines_a_second, "commit": commit, "restart": restart, "chat": chat}
+PARTS = {
+    "lines": lines_a_second,
+    "commit": commit,
+    "restart": restart,
+    "fcfs": partial(chat, "fcfs"),
+    "chat-batch": partial(chat, "chat-batch"),
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or PARTS:

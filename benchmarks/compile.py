@@ -26,14 +26,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 MODULES = [
+    *("core/types.py", "core/kv_answers.py", "core/policy_event.py"),
     *("core/request.py", "core/group.py", "core/speeds.py", "core/state.py", "core/view.py", "core/backlog.py"),
     *("core/forking.py", "core/intake.py", "core/plan_check.py", "core/applying.py", "core/runs.py"),
     *("core/scheduler.py", "core/journal_encoder.py", "policies/peak.py"),
     *("memory/duties.py", "memory/holders.py", "memory/host.py", "memory/pool.py", "memory/quarantine.py"),
-    *("memory/tables.py",),
+    *("memory/tables.py", "memory/paged.py"),
     *("policies/line.py", "policies/aging.py", "policies/shares.py", "policies/victims.py", "policies/toolkit.py"),
     *("policies/running.py", "policies/leading.py", "policies/levels.py", "policies/tenant_line.py"),
-    *("sim/mirror.py", "sim/loop.py", "sim/metrics.py"),
+    *("sim/mirror.py", "sim/loop.py", "sim/metrics.py", "sim/record_table.py", "sim/cost/linear.py"),
 ]
 """What is compiled.  No module that defines a msgspec struct: mypyc would drop the keywords of its class statement
 (`frozen`, `array_like`, `tag`, …) without a word."""

@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from stepwell.cli.journal_live import open_live_journal
+from stepwell.cli.journal_live import LiveJournal
 from stepwell.cli.load_requests import lengths
 from stepwell.core.build import build_scheduler
 from stepwell.core.build_kind import build_kind
@@ -114,7 +114,9 @@ def _run(level: str, folder: Path, streams: int) -> tuple[int, int, int]:
         )
     )
     scheduler = build_scheduler(config)
-    journal = open_live_journal(folder, config, scheduler) if level != "none" else None
+    journal = LiveJournal(folder, config, scheduler) if level != "none" else None
+    if journal is not None:
+        journal.start()
     timed = _Timed()
     engine = Engine(
         scheduler,
@@ -137,7 +139,7 @@ def _run(level: str, folder: Path, streams: int) -> tuple[int, int, int]:
 
     spent_ns = anyio.run(main)
     if journal is not None:
-        journal.close()
+        journal.stop()
     return spent_ns, timed.spent_ns, scheduler.state.next_step - 1
 
 

@@ -26,6 +26,7 @@ from stepwell.core.errors import CapacityError, InvariantError, PolicyError, Ste
 
 COMMANDS = {
     "serve": "serve a model over HTTP and WebSockets",
+    "admin": "operate a running server: pause, drain, abort, settings, live decisions",
     "sim": "simulate a workload under one policy or several, and compare",
     "workload": "describe a workload or a trace, in the terminal or as a picture",
     "compare": "compare policies over loads and seeds, with intervals, and find the rate that holds the objectives",

@@ -21,6 +21,7 @@ from stepwell.cli.garbage import settle_garbage
 from stepwell.cli.logs import configure, log
 from stepwell.cli.process_stats import SPARE, raise_descriptors
 from stepwell.cli.serve_access import check_access_files, warn_if_open, with_files
+from stepwell.cli.serve_admin import closing, journal_of, listen_admin, serving_beside, tokens_in
 from stepwell.core.build import COSTMODEL, ECHO, make_shadow
 from stepwell.core.config import Config
 from stepwell.core.config_load import DEFAULT, Resolved
@@ -33,7 +34,7 @@ from stepwell.sim.wording import many
 if TYPE_CHECKING:
     import uvicorn
 
-    from stepwell.core.journal_file import JournalWriter
+    from stepwell.cli.journal_live import LiveJournal
     from stepwell.core.placement import Place
     from stepwell.transports.model import Model
     from stepwell.transports.service import Service
@@ -60,6 +61,12 @@ SMALLER = {
     "memory.host_pages": (1024, "memory.pages"),
 }
 """Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
+
+
+ACCEPTED = 16
+"""Connections taken in one turn of the event loop, at most: a crowd that comes at once holds up nobody who is there."""
+BACKLOG = 4096
+"""Those that may wait for that in the kernel."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         import uvicorn  # lazy: an extra
 
         from stepwell.cli.models import open_model  # lazy: wants the extra too
+        from stepwell.transports.http.admin_app import create_admin_app  # lazy: wants the extra too
+        from stepwell.transports.http.admin_guard import admin_guards  # lazy: wants the extra too
         from stepwell.transports.http.app import create_app  # lazy: wants the extra too
     except ModuleNotFoundError as error:
         raise UserError(f"serving needs the extra `serve`: pip install 'stepwell[serve]' (no {error.name})") from None
@@ -100,22 +109,25 @@ def run(args: argparse.Namespace) -> int:
     make_shadow(config)  # what is wrong with it is told before a model is loaded
     check_access_files(config)
     warn_if_open(config)
-    listener = _listen(config)
-    with listener:
+    guards = admin_guards(config.admin, tokens_in(os.environ))
+    listener, beside = _listen(config), listen_admin(config)
+    with listener, closing(beside):
         print(f"loading {config.model.path} …", flush=True)
         model = open_model(config)
         try:
             service, journal = _service(config, model, args.journal)
+            service.origin = resolved.origin
         except BaseException:
             _give_up(model)
             raise
         try:
-            server = uvicorn.Server(_uvicorn_config(create_app(service), config))
-            anyio.run(_serve, service, server, listener, args.journal)
+            server = uvicorn.Server(_uvicorn_config(create_app(service, guards), config))
+            own = _uvicorn_config(create_admin_app(service, guards), config)
+            anyio.run(_serve, service, server, listener, args.journal, own, beside)
         finally:
             service.close()
             if journal is not None:
-                journal.close()
+                journal.stop()
     return 0 if not service.engine.failed else 3
 
 
@@ -197,8 +209,7 @@ def _give_up(model: Model) -> None:
             model.close()
 
 
-def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service, JournalWriter | None]:
-    from stepwell.cli.journal_live import open_live_journal  # lazy: start-up
+def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service, LiveJournal | None]:
     from stepwell.core.build_live import serving_scheduler  # lazy: start-up
     from stepwell.transports.model import serving_config  # lazy: an extra
     from stepwell.transports.service import Service  # lazy: an extra
@@ -207,7 +218,7 @@ def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service
     config = serving_config(config, model)
     scheduler = serving_scheduler(config)
     store = open_store(config.store)
-    journal = open_live_journal(folder, config, scheduler) if folder is not None else None
+    journal = journal_of(folder, config, scheduler)
     service = Service(
         config,
         model,
@@ -216,6 +227,12 @@ def _service(config: Config, model: Model, folder: Path | None) -> tuple[Service
         token_observer=journal.tokens if journal is not None else None,
         store=store,
     )
+    service.journal = journal
+    if config.telemetry.traces:
+        from stepwell.transports.tracing import Tracing  # lazy: only where traces are wanted
+        from stepwell.transports.tracing_otel import OtelSpans  # lazy: the same
+
+        Tracing(service, OtelSpans(config.telemetry))
     return service, journal
 
 
@@ -235,26 +252,42 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
         ws_max_size=int(config.server.body_mib * (1 << 20)),
         ws_per_message_deflate=False,
         timeout_graceful_shutdown=1,  # everybody has been told by then
+        backlog=ACCEPTED,
         server_header=False,
         ssl_certfile=config.server.tls_certificate or None,
         ssl_keyfile=config.server.tls_key or None,
     )
 
 
-async def _serve(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
+async def _serve(
+    service: Service,
+    server: uvicorn.Server,
+    listener: socket.socket,
+    journal: Path | None,
+    own: uvicorn.Config,
+    beside: socket.socket | None,
+) -> None:
     with _signals(service, server):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_greet, service, server, listener, journal)
+            tasks.start_soon(_greet, service, server, listener, journal, beside)
             tasks.start_soon(_drain, service, server)
-            await server.serve([listener])
+            async with serving_beside(own, beside):
+                await server.serve([listener])
             tasks.cancel_scope.cancel()
 
 
-async def _greet(service: Service, server: uvicorn.Server, listener: socket.socket, journal: Path | None) -> None:
+async def _greet(
+    service: Service,
+    server: uvicorn.Server,
+    listener: socket.socket,
+    journal: Path | None,
+    beside: socket.socket | None,
+) -> None:
     while not server.started:
         await anyio.sleep(0.01)
+    listener.listen(BACKLOG)  # asyncio takes one number for both
     settle_garbage()
-    _announce(service, listener, journal)
+    _announce(service, listener, journal, beside)
 
 
 async def _drain(service: Service, server: uvicorn.Server) -> None:
@@ -314,7 +347,7 @@ def _model(place: Place) -> str:
     return f"model: {what}, {place.where}"
 
 
-def _announce(service: Service, listener: socket.socket, folder: Path | None) -> None:
+def _announce(service: Service, listener: socket.socket, folder: Path | None, beside: socket.socket | None) -> None:
     host, port = listener.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     tls, keyed = service.limits.tls_certificate, service.gateway.keyed
@@ -325,6 +358,8 @@ def _announce(service: Service, listener: socket.socket, folder: Path | None) ->
     print(f"KV cache: {memory.pages} pages of {memory.page_size} tokens; context {service.context} tokens")
     if folder is not None:
         print(f"journal: {folder}")
+    if beside is not None:
+        print(f"admin: http://{':'.join(map(str, beside.getsockname()[:2]))}/admin/scheduler")
     messages = '[{"role": "user", "content": "Hello!"}]'
     body = f'{{"model": "{name}", "stream": true, "temperature": 0.2, "messages": {messages}}}'
     key = " -H 'Authorization: Bearer KEY'" if keyed else ""

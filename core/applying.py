@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from stepwell.core.forking import shared_tokens
 from stepwell.core.instructions import Admitted, Launch, Preempted, Resumed
-from stepwell.core.plan import Preemption, StepPlan
+from stepwell.core.plan import Part, Preemption, StepPlan
 from stepwell.core.protocols import NotNow, Reservation
 from stepwell.core.request import Request
 from stepwell.core.state import State, StepRecord
@@ -27,7 +30,7 @@ class PlanApplier:
         state = self.state
         self.clean = True
         launch = self._launch = Launch(state.next_step)
-        step = self._step = StepRecord(state.next_step, 0, [])
+        step = self._step = StepRecord(state.next_step, 0, []).open()
         for id, why in plan.reject:
             request = state.requests[id]
             state.finish(request, "rejected", state.visible_tokens(request), why)
@@ -36,15 +39,20 @@ class PlanApplier:
             self._hold(state.requests[id])
         if plan.decode and state.group.members:
             fits = self._decode() and fits
-        if fits and (not plan.resume or self._resume(plan)) and (not plan.admit or self._admit(plan)):
-            self._continue(plan)
-        if not (launch.decode or launch.slices or launch.swap_out or launch.swap_in):
+        if fits and (not plan.resume or self._resume(plan)):
+            admit = plan.admit
+            if not admit or self._admit(admit, plan.reserve == "slice"):
+                slices = plan.slices
+                if slices:
+                    self._continue(slices)
+        decodes = launch.decode
+        if not (decodes or launch.slices or launch.swap_out or launch.swap_in):
             return None
-        if launch.decode or step.sampled:
+        if decodes or step.sampled:
             state.silent_steps = 0
         else:
             state.silent_steps += 1
-        if launch.decode:
+        if decodes:
             self._tick()
         else:
             launch.left, state.group.left = state.group.left, []
@@ -63,21 +71,23 @@ class PlanApplier:
                 return self.apply(plan)
             growth = append_pages(state, group.grow(group.launched))
         self.clean = True
-        self._launch = Launch(state.next_step, True, growth)
-        self._step = StepRecord(state.next_step, 0, [])
+        launch = self._launch = Launch(state.next_step, True, growth)
+        step = self._step = StepRecord(state.next_step, 0, [])
         self._tick()
         state.silent_steps = 0
-        state.out.append(self._launch)
-        return self._step
+        state.out.append(launch)
+        return step
 
     def _tick(self) -> None:
         """The decode group is part of the launch."""
-        group, launch, step = self.state.group, self._launch, self._step
+        group, step = self.state.group, self._step
         if group.joined or group.left:
+            launch = self._launch
             launch.joined, launch.left = group.changes()
-        for request in group.tick(launch.step):
+        last = group.tick(step.id)
+        for request in last:
             self.state.draining[request.id] = request
-            step.last.append(request)
+        step.last += last
         step.tick = group.launched
 
     def _refuse(self, request: Request) -> bool:
@@ -127,7 +137,7 @@ class PlanApplier:
         """It may join again while steps in flight still sample for it, and joining forgets when it was in the group."""
         for step in self.state.inflight:
             if step.samples(request):
-                step.sampled[request.id] = request
+                step.sampled = {**step.sampled, request.id: request}
         self.state.group.leave(request)
         self.state.loose[request.id] = request
 
@@ -174,16 +184,17 @@ class PlanApplier:
             state.tell("resumed", request)
         return True
 
-    def _admit(self, plan: StepPlan) -> bool:
-        state = self.state
-        for id, tokens in plan.admit:
-            request = state.requests[id]
+    def _admit(self, admit: Sequence[Part], by_slice: bool) -> bool:
+        state, launch = self.state, self._launch
+        for id, tokens in admit:
+            request = state.waiting[id]
+            boxed = request.id
             if not request.ready:
                 return self._refuse(request)
-            reservation = new_table(state, request, tokens if plan.reserve == "slice" else 0)
+            reservation = new_table(state, request, tokens if by_slice else 0)
             if isinstance(reservation, NotNow):
                 return self._refuse(request)
-            del state.waiting[id]
+            del state.waiting[boxed]
             request.capacity = reservation.capacity
             request.base = reservation.cached
             request.pending -= reservation.cached
@@ -191,17 +202,18 @@ class PlanApplier:
                 request.started = True
                 state.backlog.remove(request)
             request.move(PREFILLING, state.now_ns, "admitted")
-            state.loose[id] = request
-            self._launch.tables.append((id, reservation.pages))
-            self._launch.copies += reservation.copies
-            state.out.append(Admitted(id, reservation.cached, reservation.shared))
+            state.loose[boxed] = request
+            launch.tables.append((boxed, reservation.pages))
+            if reservation.copies:
+                launch.copies += reservation.copies
+            state.out.append(Admitted(boxed, reservation.cached, reservation.shared))
             state.tell("admitted", request)
             self._run_slice(request, tokens if tokens < request.pending else request.pending)
         return True
 
-    def _continue(self, plan: StepPlan) -> None:
+    def _continue(self, slices: Sequence[Part]) -> None:
         state = self.state
-        for id, tokens in plan.slices:
+        for id, tokens in slices:
             request = state.loose[id]
             if request.state is SWAPPING_IN:
                 self._refuse(request)
@@ -262,7 +274,13 @@ def append_pages(state: State, ids: list[RequestId]) -> list[int]:
     """One page to the table of each request; the pool has them.  Returns request, page, request, page, …"""
     pages = state.allocator.grow(ids)
     assert not isinstance(pages, NotNow)
-    flat = ids + pages
-    flat[::2] = ids
-    flat[1::2] = pages
+    return _in_turn(ids, pages)
+
+
+def _in_turn(ids: list[Any], pages: list[Any]) -> list[Any]:
+    """One of each in turn.  Of ``Any``, because compiled code would unbox every integer and box it again."""
+    flat: list[Any] = []
+    for index, page in enumerate(pages):
+        flat.append(ids[index])
+        flat.append(page)
     return flat

@@ -17,21 +17,14 @@ class Backlog:
     """Counts requests and prompt tokens that wait for their first admission, in all and by class."""
 
     __slots__ = (
-        "_by_class",
-        "_classes",
-        "_limits",
-        "_shares",
-        "_token_shares",
-        "_tokens_by_class",
-        "_weights",
-        "live",
-        "requests",
-        "tokens",
-    )
+        "_by_class", "_classes", "_max_tokens", "_max_waiting", "_objectives", "_shares", "_token_shares",
+        "_tokens_by_class", "_weights", "live", "requests", "tokens",
+    )  # fmt: skip
 
     def __init__(self, limits: SchedulerLimits) -> None:
-        self._limits = limits
+        self._max_waiting, self._max_tokens = limits.max_waiting, limits.max_waiting_tokens
         self._classes = {each.name: each for each in limits.classes}
+        self._objectives = {each.name: (each.ttft_ns, each.tpot_ns, each.aging_ns) for each in limits.classes}
         self._shares = {each.name: int(each.queue_share * limits.max_waiting) for each in limits.classes}
         self._token_shares = {each.name: int(each.queue_share * limits.max_waiting_tokens) for each in limits.classes}
         self._weights = {each.name: each.weight for each in limits.tenants}
@@ -46,13 +39,18 @@ class Backlog:
         """The class of that name."""
         return self._classes.get(name)
 
+    def in_line(self) -> dict[str, int]:
+        """Requests of each class that were never admitted."""
+        return dict(self._by_class)
+
     def endow(self, request: Request) -> None:
         """It is there: give it what its class and its tenant say.  A class that is not known any more says nothing."""
-        klass = self._classes.get(request.klass)
-        if klass is not None:
-            request.ttft_ns, request.tpot_ns, request.aging_ns = klass.ttft_ns, klass.tpot_ns, klass.aging_ns
+        objectives = self._objectives.get(request.klass)
+        if objectives is not None:
+            request.ttft_ns, request.tpot_ns, request.aging_ns = objectives
             self.live[request.klass] += 1
-        request.weight = self._weights.get(request.tenant, 1.0)
+        if self._weights:
+            request.weight = self._weights.get(request.tenant, 1.0)
 
     def end(self, request: Request) -> None:
         """It is there no more."""
@@ -61,14 +59,13 @@ class Backlog:
 
     def refusal(self, id: RequestId, klass: str, prompt_tokens: int) -> Rejected | None:
         """Why a request of ``klass`` (a known one) may not enter now; None if it may."""
-        limits = self._limits
-        if limits.max_waiting and self.requests >= limits.max_waiting:
-            return Rejected(id, "queue_full", limits.max_waiting)
-        if limits.max_waiting and self._by_class[klass] >= self._shares[klass]:
+        if self._max_waiting and self.requests >= self._max_waiting:
+            return Rejected(id, "queue_full", self._max_waiting)
+        if self._max_waiting and self._by_class[klass] >= self._shares[klass]:
             return Rejected(id, "class_queue_full", self._shares[klass])
-        if limits.max_waiting_tokens and self.tokens + prompt_tokens > limits.max_waiting_tokens:
-            return Rejected(id, "queue_tokens_full", limits.max_waiting_tokens)
-        if limits.max_waiting_tokens and self._tokens_by_class[klass] + prompt_tokens > self._token_shares[klass]:
+        if self._max_tokens and self.tokens + prompt_tokens > self._max_tokens:
+            return Rejected(id, "queue_tokens_full", self._max_tokens)
+        if self._max_tokens and self._tokens_by_class[klass] + prompt_tokens > self._token_shares[klass]:
             return Rejected(id, "class_queue_tokens_full", self._token_shares[klass])
         return None
 

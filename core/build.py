@@ -10,6 +10,7 @@ import msgspec
 
 import stepwell
 from stepwell.core.config import Config
+from stepwell.core.config_admin import AdminConfig, TelemetryConfig
 from stepwell.core.config_gateway import GatewayConfig
 from stepwell.core.errors import UserError
 from stepwell.core.journal import Header
@@ -153,9 +154,12 @@ def make_backend(name: str, options: Mapping[str, object], config: Config) -> Ba
 def journal_header(config: Config, scheduler: Scheduler, shell: str) -> Header:
     """The first line of a journal of ``scheduler``; ``config`` is complete, as its digest identifies the run.
 
-    Who was let in decided nothing: keys are no part of it, though only their digests are known.
+    Who was let in, and who looked on, decided nothing: keys and tokens are no part of it, though only their digests are
+    known.
     """
-    config = msgspec.structs.replace(config, keys=(), gateway=GatewayConfig())
+    config = msgspec.structs.replace(
+        config, keys=(), gateway=GatewayConfig(), admin=AdminConfig(), telemetry=TelemetryConfig()
+    )
     return Header(
         version=stepwell.__version__,
         shell=shell,

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from stepwell.core.config_admin import AdminConfig, TelemetryConfig
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig, check_access
 from stepwell.core.config_grammar import GrammarConfig
 from stepwell.core.config_responses import ResponsesConfig
@@ -33,9 +34,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     policy: Name = "fcfs"
     """A registered name, ``module:attribute``, or ``path/to/file.py:attribute``."""
     options: Options = {}
+    """The policy's own table: ``stepwell policies describe NAME``."""
     shadow: str = ""
     """A second policy, named in the same way, that is asked beside it and never obeyed; empty: none."""
     shadow_options: Options = {}
+    """Its own table."""
     shadow_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.05
     """Part of the time that it may take while serving; in a simulation it is always asked."""
     token_budget: Positive = 2048
@@ -55,16 +58,20 @@ class SchedulerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     max_failures: Count = 3
     """Failed steps that one request may live through; it ends with an error at the next."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    """Of whatever a policy draws at random."""
 
 
 class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """KV pages and who hands them out."""
 
     allocator: Name = "prefix"
+    """``prefix`` and ``radix`` compute once what begins alike, ``paged`` and ``contiguous`` never do."""
     options: Options = {}
+    """The allocator's own table."""
     page_size: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16
     """Token positions in a page."""
     pages: Positive = 8192
+    """KV pages on the device: with too few, requests wait or are preempted; with more than fit, nothing starts."""
     host_pages: Count = 8192
     """Pages of the host tier, for swap; 0: no host tier."""
 
@@ -80,10 +87,13 @@ class ClassConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """A class of requests: its rank, its service level objectives (0: none), its share of the waiting line."""
 
     name: Word
+    """What ``X-Stepwell-Class``, ``[wire]`` and metrics call it."""
     rank: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """0 is served first."""
     ttft_ms: Amount = 0.0
+    """Its objective for the time to the first token, for reports, metrics, ``edf`` and ``least-slack``; 0: none."""
     tpot_ms: Amount = 0.0
+    """Its objective for the time per token after the first; 0: none."""
     queue_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     """Part of ``scheduler.max_waiting`` and ``scheduler.max_waiting_tokens`` that this class may take."""
     aging_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
@@ -171,6 +181,7 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     name: Annotated[str, msgspec.Meta(max_length=256)] = ""
     """What clients call it; empty: the last part of ``path``."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """``auto``: bfloat16 where the processor multiplies it, else float32."""
     threads: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 0
     """Of the processor; 0: all cores but one, which is left to the process that serves."""
     pre_tokenizer: str = ""
@@ -186,9 +197,11 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tool_parser: Name = "auto"
     """Who reads calls of tools out of its answers: a registered name, ``none``, or ``auto``: by its chat template."""
     tool_parser_options: Options = {}
+    """That parser\'s own table."""
     reasoning_parser: Name = "auto"
     """The same for what it thinks before it answers."""
     reasoning_parser_options: Options = {}
+    """That parser\'s own table."""
 
 
 class PriorityRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename={"klass": "class"}):
@@ -230,6 +243,7 @@ class ServerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Where and how clients are served, and what one of them may take."""
 
     host: Name = "127.0.0.1"
+    """The address to listen at; ``0.0.0.0`` for all of this machine's, and then not without keys."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8000
     """0: any free one."""
     origins: tuple[str, ...] = ()
@@ -294,6 +308,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     responses: ResponsesConfig = ResponsesConfig()
     gateway: GatewayConfig = GatewayConfig()
     keys: tuple[KeyConfig, ...] = ()
+    admin: AdminConfig = AdminConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
     store: StoreConfig = StoreConfig()
 
     def klass(self, name: str) -> ClassConfig | None:

@@ -21,11 +21,15 @@ class TenantConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A tenant that differs from others."""
 
     name: TenantName
+    """As keys, headers and metrics call it."""
     weight: Annotated[float, msgspec.Meta(ge=1e-6, le=1e6)] = 1.0
     """Of two tenants that both wait, one of twice the weight is given twice as much, by policies that share out."""
     requests_per_minute: Limit = None
+    """In place of that of ``[gateway]``."""
     tokens_per_minute: Limit = None
+    """In place of that of ``[gateway]``."""
     concurrent: Limit = None
+    """In place of that of ``[gateway]``."""
 
 
 class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -34,6 +38,7 @@ class KeyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     name: Word
     """What logs and reports call it."""
     digest: Digest
+    """Of the key itself, which is written nowhere."""
     tenant: TenantName = "default"
     """Whose requests those with this key are."""
     models: tuple[str, ...] = ()

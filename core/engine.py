@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import anyio
 import structlog
@@ -18,20 +17,30 @@ from anyio.lowlevel import checkpoint
 from stepwell.core.answer_keys import AnswerKeys
 from stepwell.core.clock import Clock
 from stepwell.core.errors import CapacityError, InvariantError, UserError
-from stepwell.core.events import Cancel, Event, Pin, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy, in_order
+from stepwell.core.events import (
+    Cancel,
+    Event,
+    Pin,
+    StepDone,
+    StepFailed,
+    Stop,
+    Submitted,
+    Timer,
+    UsePolicy,
+    in_order,
+)
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected, Wake
+from stepwell.core.observers import Observer as Observer
+from stepwell.core.observers import TokenObserver as TokenObserver
 from stepwell.core.placement import Place, as_place
 from stepwell.core.protocols import Backend, StepResult
 from stepwell.core.registry import check_servable
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
-from stepwell.core.types import MAX_NAME, MAX_PRIORITY, RequestId, StepId
+from stepwell.core.types import MAX_NAME, MAX_PRIORITY, RequestId
 
 log = structlog.get_logger("stepwell.engine")
-
-Observer = Callable[[int, Sequence[Event], Sequence[Instruction]], None]
-"""Called after every batch of events with its time, the events, and the instructions they led to."""
 
 FALLBACK_POLICY = "fcfs"
 """Takes over when a policy breaks a rule."""
@@ -41,15 +50,6 @@ SLICE_NS = 2_000_000
 
 PER_LOOK = 32
 """Tokens between two looks at the clock while they are handed out."""
-
-
-class TokenObserver(Protocol):
-    """Is told the token ids, which the scheduler never sees (journal level ``tokens``)."""
-
-    def prompt(self, request: RequestId, tokens: Sequence[int]) -> None: ...
-    def sampled(self, step: StepId, tokens: Sequence[tuple[RequestId, int]]) -> None:
-        """Those that count: of requests that had not ended before."""
-        ...
 
 
 class Engine:
@@ -70,6 +70,8 @@ class Engine:
         self.scheduler = scheduler
         self.failed = ""
         """Why the engine stopped serving; empty while it is healthy."""
+        self.decided: Callable[[int], None] = lambda took_ns: None
+        """Told how long the scheduler took over each batch of events."""
         self.place = as_place(backend)
         self._clock = clock
         self._observers = observers
@@ -136,7 +138,7 @@ class Engine:
         if sampling.prompt_logprobs >= 0:  # of what is not computed nothing can be said
             found, salt, parent = [], b"", 0
         self._keys.begin(id, prompt, found, salt)
-        self._post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program, parent))
+        self.post(Submitted(id, len(prompt), max_tokens, klass, tenant, expires_ns, found, priority, program, parent))
         return stream
 
     def stop(self, request: RequestId, keep: int) -> None:
@@ -146,7 +148,7 @@ class Engine:
             return
         if not 0 <= keep <= len(stream.tokens):
             raise InvariantError(f"request {request} cannot keep {keep} tokens of {len(stream.tokens)}")
-        self._post(Stop(request, keep))
+        self.post(Stop(request, keep))
 
     def use_policy(self, name: str, options: dict[str, object], why: str = "") -> None:
         """Decide by another policy from the next batch of events on.
@@ -154,7 +156,7 @@ class Engine:
         Raises ``UserError`` if it cannot be made; the present one then goes on.
         """
         check_servable(self.scheduler.make_policy(name, options))
-        self._post(UsePolicy(name, options, why))
+        self.post(UsePolicy(name, options, why))
 
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Keep what ``keys`` identify findable before all that is not pinned; or no longer.
@@ -168,7 +170,7 @@ class Engine:
             raise UserError(
                 f"has {len(keys)} full pages, and {max(0, len(keys) - short)} of them can be pinned", field="messages"
             )
-        self._post(Pin(list(keys), on))
+        self.post(Pin(list(keys), on))
 
     def close(self) -> None:
         """Accept nothing more, and let ``run`` return once all requests have ended."""
@@ -187,9 +189,10 @@ class Engine:
                 del self._inbox[index]
                 self._end(Finished(request, "cancelled", 0))
                 return
-        self._post(Cancel(request))
+        self.post(Cancel(request))
 
-    def _post(self, event: Event) -> None:
+    def post(self, event: Event) -> None:
+        """Goes to the scheduler with the next batch.  From outside: ``Pause`` and ``ResetCache`` of an operator."""
         self._inbox.append(event)
         self._news.set()
 
@@ -238,6 +241,7 @@ class Engine:
             # Observers see the events all the same, so that a replay of the journal breaks down at the same place.
             self._observe(now_ns, events, ())
             raise
+        self.decided(self._clock.now_ns() - now_ns)
         self._observe(now_ns, events, out)
         self._follow(out)
         return out
@@ -340,7 +344,7 @@ class Engine:
             await self._clock.sleep_until(at_ns)
             if alarm is self._alarm:
                 self._wake_ns = 0
-                self._post(Timer())
+                self.post(Timer())
 
     # ------------------------------------------------------------------------------------------- the device
 
@@ -369,11 +373,11 @@ class Engine:
             if result.failed:
                 self._launches.clear()
                 blamed = [id for id in result.blamed if id in live]
-                self._post(StepFailed(result.step, blamed, result.failed, result.device_lost))
+                self.post(StepFailed(result.step, blamed, result.failed, result.device_lost))
             else:
                 ended = [id for id in result.ended if id in live]
                 self._results.append(result)
-                self._post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
+                self.post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
 
     def _break_down(self, error: Exception, during: Sequence[object]) -> None:
         """A law is broken: stop serving.  Clients are told when the tokens that are being handed out have been."""

@@ -1,7 +1,7 @@
 """What enters the scheduler.  Everything a decision depends on arrives as one of these, with one integer time a batch.
 
 Events are encoded as arrays (tag first), so that a journal stays small.  At equal times a batch is ordered: step
-results, then cancels and stops, then timers, pins and policies, then arrivals (see ``in_order``).
+results, then cancels and stops, then timers, what an operator wants, then arrivals (see ``in_order``).
 """
 
 from __future__ import annotations
@@ -83,6 +83,19 @@ class Pin(msgspec.Struct, array_like=True, tag="pin", gc=False):
     on: bool = True
 
 
+class ResetCache(msgspec.Struct, array_like=True, tag="reset", gc=False):
+    """Nothing that was computed of earlier prompts is to be found any more; pages in use stay with their requests."""
+
+    why: str = ""
+
+
+class Pause(msgspec.Struct, array_like=True, tag="pause", gc=False):
+    """From here on launch no step; or (``on`` false) launch them again.  Steps in flight end, and arrivals wait."""
+
+    on: bool = True
+    why: str = ""
+
+
 class UsePolicy(msgspec.Struct, array_like=True, tag="policy", gc=False):
     """From here on decide by another policy, rebuilt from the present state.  ``options`` is its JSON-like table."""
 
@@ -113,7 +126,7 @@ class Submitted(msgspec.Struct, array_like=True, tag="submit", gc=False):
     parent: RequestId = 0
 
 
-Event = StepDone | RunDone | StepFailed | Cancel | Stop | Timer | Pin | UsePolicy | Submitted
+Event = StepDone | RunDone | StepFailed | Cancel | Stop | Timer | Pin | ResetCache | Pause | UsePolicy | Submitted
 
 _ORDER: dict[type, int] = {
     RunDone: 0,
@@ -123,6 +136,8 @@ _ORDER: dict[type, int] = {
     Stop: 3,
     Timer: 4,
     Pin: 5,
+    ResetCache: 5,
+    Pause: 6,
     UsePolicy: 6,
     Submitted: 7,
 }

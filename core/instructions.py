@@ -134,6 +134,12 @@ class Wake(msgspec.Struct, array_like=True, tag="wake", gc=False):
     at_ns: int
 
 
+class CacheReset(msgspec.Struct, array_like=True, tag="reset", gc=False):
+    """The answer to ``ResetCache``: ``pages`` that were kept for reuse, and that nobody held, are blank now."""
+
+    pages: int
+
+
 class PolicyFault(msgspec.Struct, array_like=True, tag="fault", gc=False):
     """The policy broke a rule; no step is launched any more until ``UsePolicy`` comes.
 
@@ -146,4 +152,6 @@ class PolicyFault(msgspec.Struct, array_like=True, tag="fault", gc=False):
     detail: str
 
 
-Instruction = Launch | Run | Rejected | Admitted | Preempted | Resumed | Blocked | Finished | Wake | PolicyFault
+Instruction = (
+    Launch | Run | Rejected | Admitted | Preempted | Resumed | Blocked | Finished | Wake | CacheReset | PolicyFault
+)

@@ -21,9 +21,10 @@ _encoder = msgspec.json.Encoder()
 class JournalEncoder:
     """Collects records; ``take`` gives their bytes.  One encoder writes one journal, whatever its segments."""
 
-    def __init__(self) -> None:
+    def __init__(self, launch_ns: int = 0) -> None:
+        """``launch_ns``: when the latest step was launched, if there were any before."""
         self._records: list[object] = []
-        self._launch_ns = 0
+        self._launch_ns = launch_ns
         self._run = Repeated(0, 0, [], [], [])
         self._run_differs = False
         self.turns = 0

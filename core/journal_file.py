@@ -110,9 +110,11 @@ class JournalWriter:
         segment_bytes: int = 0,
         keep_segments: int = 0,
         batch_turns: int = BATCH_TURNS,
+        launch_ns: int = 0,
     ) -> None:
+        """``launch_ns``: of the latest step, for a journal that begins in the middle (with a snapshot in its head)."""
         self.path = path
-        self.encoder = JournalEncoder()
+        self.encoder = JournalEncoder(launch_ns)
         self.lost_turns = 0
         self.tokens = TokenRecorder(self) if header.level == "tokens" else None
         """To be an engine's token observer."""
@@ -146,6 +148,16 @@ class JournalWriter:
     def note(self, record: Prompt | Sampled) -> None:
         """Record something else; written with the next turn."""
         self.encoder.note(record)
+
+    @property
+    def segment(self) -> Path:
+        """The file that is being written."""
+        return self._written[-1]
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return self._size
 
     def write(self, *, flush: bool = False) -> None:
         """Write what is recorded (with ``flush`` also a run of repeats that may go on); go on in a new segment if this

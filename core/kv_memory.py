@@ -10,37 +10,10 @@ from typing import Protocol
 
 import msgspec
 
+from stepwell.core.kv_answers import CopyPlan as CopyPlan
+from stepwell.core.kv_answers import NotNow as NotNow
+from stepwell.core.kv_answers import Reservation as Reservation
 from stepwell.core.types import Fit, Page, RequestId, StepId
-
-
-class NotNow(msgspec.Struct, frozen=True):
-    """There is no room at present; ``short`` pages are missing."""
-
-    short: int
-
-
-class Reservation(msgspec.Struct, gc=False):
-    """Pages newly appended to a request's table, and the tokens that its whole table can hold.
-
-    ``cached`` tokens were found computed: their pages lead ``pages``, of which others hold ``shared`` too.  ``copies``
-    (source, destination) fill pages of the request's own; they ride in the next step, before it computes, so that a
-    source may be handed out again by a later call.  No source is the destination of an earlier one.
-    """
-
-    pages: list[Page]
-    capacity: int
-    cached: int = 0
-    shared: int = 0
-    copies: list[tuple[Page, Page]] = []
-
-
-class CopyPlan(msgspec.Struct, gc=False):
-    """Pages to copy between device and host, pairwise; after a swap-in also the new ``table`` and its ``capacity``."""
-
-    device: list[Page]
-    host: list[Page]
-    table: list[Page] = []
-    capacity: int = 0
 
 
 class KVUsage(msgspec.Struct, frozen=True):
@@ -66,12 +39,16 @@ class KVAllocator(Protocol):
     With ``shares_pages`` a fork takes as many pages less as are full of what it shares.
     """
 
-    reuses_prefixes: bool
-    shares_pages: bool
-    page_size: int
-    key_tokens: int
-    total_pages: int
-
+    @property
+    def reuses_prefixes(self) -> bool: ...
+    @property
+    def shares_pages(self) -> bool: ...
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def key_tokens(self) -> int: ...
+    @property
+    def total_pages(self) -> int: ...
     @property
     def free_pages(self) -> int: ...
     @property
@@ -120,8 +97,8 @@ class KVAllocator(Protocol):
         """
         ...
 
-    def forget(self) -> None:
-        """What the device's pages hold cannot be relied on: none is findable any more."""
+    def forget(self) -> int:
+        """None is findable any more, as what they hold cannot be relied on; returns how many that nobody holds were."""
         ...
 
     def grow(self, requests: Sequence[RequestId]) -> list[Page] | NotNow:

@@ -12,17 +12,14 @@ sampled; a stop string takes some back, which the per-request histogram shows an
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from stepwell.core.events import Event, StepDone, StepFailed, Submitted, UsePolicy
+from stepwell.core.events import Event, Pause, StepDone, StepFailed, Submitted, UsePolicy
 from stepwell.core.instructions import (
     Admitted,
     Finished,
@@ -33,102 +30,60 @@ from stepwell.core.instructions import (
     Rejected,
     Resumed,
 )
+from stepwell.core.limits import SchedulerLimits
 from stepwell.core.metrics_batches import BatchTally, batch_families
-from stepwell.core.metrics_policy import PolicyRecord
+from stepwell.core.metrics_families import Families, by_one
+from stepwell.core.metrics_histogram import Histogram
+from stepwell.core.metrics_policy import PolicyRecord, public_name
+from stepwell.core.metrics_queue import Deferred, queue_families
+from stepwell.core.metrics_requests import NEVER, REASONS, Live, left_ns, request_families, request_histograms
 from stepwell.core.metrics_shadow import shadow_families
+from stepwell.core.metrics_slo import SloCounts
+from stepwell.core.metrics_steps import Foresight, StepMetrics
+from stepwell.core.metrics_tenants import TenantTokens
 from stepwell.core.shadow import Shadow
 from stepwell.core.types import NS_PER_S, RequestId
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_TTFT = (
-    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
-    *(160.0, 640.0, 2560.0),
-)
-_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)
-_E2E = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)
-_TOKENS = tuple(float(base * 10**power) for power in range(6) for base in (1, 2, 5))
-_FEW = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 16.0)
-
-_SECONDS = {
-    "time_to_first_token_seconds": ("Arrival to first token.", _TTFT),
-    "inter_token_latency_seconds": ("Gap between two tokens of one request.", _ITL),
-    "request_time_per_output_token_seconds": ("(last - first) / (n - 1), one value a request.", _ITL),
-    "e2e_request_latency_seconds": ("Arrival to end, of requests that were answered.", _E2E),
-    "request_queue_time_seconds": ("Arrival to first admission.", _E2E),
-    "request_prefill_time_seconds": ("First admission to first token.", _E2E),
-    "request_decode_time_seconds": ("First token to end, of requests that were answered.", _E2E),
-    "request_inference_time_seconds": ("First admission to end, of requests that were answered.", _E2E),
-}
-_COUNTS = {
-    "request_prompt_tokens": ("Prompt tokens of a request.", _TOKENS),
-    "request_generation_tokens": ("Tokens of the answer.", _TOKENS),
-    "request_num_preemptions": ("How often a request was preempted.", _FEW),
-    "iteration_tokens_total": ("Tokens computed in a step.", _TOKENS),
-}
-REASONS = {"stop": "stop", "length": "length", "cancelled": "abort", "expired": "abort", "error": "error"}
-"""The field's word for each end; a waiting request that the policy rejected counts under ``admission_rejections``."""
-
-
-class Histogram:
-    """Counts by bucket; many equal values cost what one does."""
-
-    __slots__ = ("buckets", "counts", "sum")
-
-    def __init__(self, buckets: Sequence[float]) -> None:
-        self.buckets = buckets
-        self.counts = [0] * (len(buckets) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float, times: int = 1) -> None:
-        """``times`` equal observations."""
-        self.counts[bisect_left(self.buckets, value)] += times
-        self.sum += value * times
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        """As the exposition format wants it."""
-        total, rows = 0, []
-        for bound, count in zip([*map(str, self.buckets), "+Inf"], self.counts, strict=True):
-            total += count
-            rows.append((bound, float(total)))
-        return rows
-
-
-class _Live(msgspec.Struct, gc=False):
-    """A request that has not ended.  ``last_ns`` is when it sampled last, unless it is in the group; -1 is not yet."""
-
-    arrival_ns: int
-    prompt_tokens: int
-    max_tokens: int
-    parent: RequestId
-    admitted_ns: int = -1
-    first_ns: int = -1
-    last_ns: int = 0
-    preemptions: int = 0
-    running: bool = False
-
 
 class ServingMetrics:
-    """An engine's observer, and the text of ``/metrics``.  ``total_pages`` is what KV usage is a share of."""
+    """An engine's observer, and the text of ``/metrics``.  ``total_pages`` is what KV usage is a share of.
 
-    def __init__(self, model_name: str, total_pages: int, page_size: int = 0) -> None:
+    ``policy`` decides at first, within ``limits``; ``tenants`` of them have labels of their own.  The ``clock`` is the
+    engine's (ns); without one the time is that of the last step.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        total_pages: int,
+        page_size: int = 0,
+        *,
+        limits: SchedulerLimits | None = None,
+        policy: str = "fcfs",
+        tenants: int = 50,
+        clock: Callable[[], int] | None = None,
+    ) -> None:
         self.total_pages = total_pages
-        self.live: dict[RequestId, _Live] = {}
-        self.running = self.steps = self.failed_steps = 0
+        self.live: dict[RequestId, Live] = {}
+        self.running = 0
         self.pages = 0
+        self.paused = False
+        self.step = StepMetrics(limits.token_budget if limits else 0, public_name(policy), page_size)
+        self.slo = SloCounts(limits.classes if limits else ())
+        self.tenants = TenantTokens(tenants)
+        self.waits = Foresight()
+        """Of how long requests wait, as far as others waited before them."""
         self.accepted = self.prompt_tokens = self.generation_tokens = 0
         self.cached_tokens = self.queried_tokens = 0
         self.preemptions: dict[str, int] = {"swap": 0, "recompute": 0}
-        self.ends = dict.fromkeys(REASONS.values(), 0)
+        self.ends = dict.fromkeys((*REASONS.values(), *NEVER), 0)
         self.rejections: dict[str, int] = {}
         self.policy = PolicyRecord()
         self.shadow: Shadow | None = None
         self.batches: Callable[[], BatchTally] | None = None
-        self.histograms = {name: Histogram(buckets) for name, (_, buckets) in (_SECONDS | _COUNTS).items()}
+        self.histograms = request_histograms()
         self.transport: dict[str, int] = {}
         """Counted by the transports (``count``): ends of connections by reason, bytes dropped, and so on."""
         self.gauges: dict[str, tuple[str, Callable[[], float]]] = {}
@@ -137,12 +92,22 @@ class ServingMetrics:
         """The same, of what only grows."""
         self.measured: dict[str, tuple[str, Histogram]] = {}
         """The same, of histograms."""
+        self.ended: list[Callable[[int, Finished, Live, int], None]] = []
+        """Told of every end: its time, what was decided, the request, and when its last token came."""
         self._labels = [model_name, "0"]
         self._page_size = page_size
-        self._members: dict[RequestId, None] = {}
+        self._classes = [each.name for each in limits.classes] if limits else []
+        self._deferred = Deferred()
+        self._members: dict[RequestId, int] = {}
+        """Of the decode group, with the group's steps done before the first that each was in."""
+        self.decoding = 0
+        """Requests in the decode group, by the latest launch."""
+        self._group_steps = 0
         self._group_ns = 0
-        self._inflight: deque[tuple[Launch, Sequence[RequestId]]] = deque()
+        self._inflight: deque[tuple[Launch, Sequence[RequestId], int, int]] = deque()
+        """Each with who samples outside the group, and its tokens of prompts and of the group."""
         self._moved_ns = 0
+        self._clock = clock or (lambda: self._moved_ns)
         self._ended_ns: deque[int] = deque(maxlen=64)
         self._take: dict[type, Callable[[int, Any], None]] = {
             StepDone: self._step_done,
@@ -155,7 +120,8 @@ class ServingMetrics:
             Finished: self._finished,
             Rejected: self._rejected,
             PolicyFault: self.policy.faulted,
-            UsePolicy: self.policy.swapped,
+            UsePolicy: self._use_policy,
+            Pause: self._pause,
         }
 
     @property
@@ -168,7 +134,7 @@ class ServingMetrics:
 
     def stalled_ns(self, now_ns: int) -> int:
         """For how long there has been work without any step finishing; 0 while idle."""
-        return now_ns - self._moved_ns if self.live else 0
+        return now_ns - self._moved_ns if self.live and not self.paused else 0
 
     def wait_ns(self, now_ns: int) -> int:
         """A guess how long a new request would wait: those before it, at the pace at which requests ended lately.
@@ -179,15 +145,9 @@ class ServingMetrics:
         ended, ahead = self._ended_ns, max(self.waiting, 1)
         if len(ended) > 1:
             return ahead * (ended[-1] - ended[0]) // (len(ended) - 1)
-        oldest = next((live for live in self.live.values() if live.running), None)
-        return ahead * self._left_ns(oldest, now_ns) // self.running if oldest is not None else 0
-
-    def _left_ns(self, live: _Live, now_ns: int) -> int:
-        age_ns, gaps = now_ns - live.admitted_ns, self.histograms["inter_token_latency_seconds"]
-        if not gaps.count:
-            return age_ns
-        most_ns = int(live.max_tokens * gaps.sum / gaps.count * NS_PER_S) - age_ns
-        return max(min(age_ns, most_ns), 1)
+        oldest = next((live for live in self.live.values() if live.running), None) if self.running else None
+        gaps = self.histograms["inter_token_latency_seconds"]
+        return ahead * left_ns(oldest, gaps, now_ns) // self.running if oldest is not None else 0
 
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
@@ -205,37 +165,46 @@ class ServingMetrics:
     # ------------------------------------------------------------------------------------------- steps
 
     def _launch(self, now_ns: int, launch: Launch) -> None:
-        self.steps += 1
         self.pages += len(launch.growth) >> 1
         sampled: Sequence[RequestId] = ()
-        tokens = 0
+        prefill = decode = 0
         if launch.slices:
             sampled = [id for id, _, _, samples in launch.slices if samples]
-            tokens = sum([count for _, _, count, _ in launch.slices])
+            prefill = sum([count for _, _, count, _ in launch.slices])
         if launch.tables:
             self.pages += sum([len(table) for _, table in launch.tables])
+        if launch.joined or launch.left:
+            self.decoding += len(launch.joined) - len(launch.left)
         if launch.decode:
-            tokens += len(self._members) + len(launch.joined) - len(launch.left)
-        self.histograms["iteration_tokens_total"].add(tokens)
-        self._inflight.append((launch, sampled))
+            decode = self.decoding
+        self.step.launch(prefill, decode)
+        self._inflight.append((launch, sampled, prefill, decode))
 
     def _step_done(self, now_ns: int, done: StepDone) -> None:
         self._moved_ns = now_ns
-        launch, sampled = self._inflight.popleft()
+        launch, sampled, prefill, decode = self._inflight.popleft()
+        pages = 0
+        if launch.swap_in or launch.swap_out:
+            pages = sum([len(device) for _, device, _ in (*launch.swap_in, *launch.swap_out)])
+        self.step.done(prefill, decode, pages, done.elapsed_ns, done.copy_ns)
         members = self._members
         for id in launch.left:
-            if members.pop(id, 0) is None and id in self.live:
-                self.live[id].last_ns = self._group_ns
+            since = members.pop(id, -1)
+            if since >= 0 and id in self.live:
+                live = self.live[id]
+                live.last_ns = self._group_ns
+                live.given[2] += self._group_steps - since
         if launch.decode:
             if members:
                 self.generation_tokens += len(members)
                 self._add("inter_token_latency_seconds", now_ns - self._group_ns, len(members))
             for id in launch.joined:
-                live = self.live.get(id)
-                if live is not None:
+                joining = self.live.get(id)
+                if joining is not None:
                     self.generation_tokens += 1
-                    self._add("inter_token_latency_seconds", now_ns - live.last_ns)
-                    members[id] = None
+                    self._add("inter_token_latency_seconds", now_ns - joining.last_ns)
+                    members[id] = self._group_steps
+            self._group_steps += 1
             self._group_ns = now_ns
         for id in sampled:
             self._sampled(now_ns, id)
@@ -245,20 +214,33 @@ class ServingMetrics:
         if live is None:
             return
         self.generation_tokens += 1
+        live.given[2] += 1
         if live.first_ns >= 0:
             self._add("inter_token_latency_seconds", now_ns - live.last_ns)
         else:
             live.first_ns = now_ns
             self._add("time_to_first_token_seconds", now_ns - live.arrival_ns)
             self._add("request_prefill_time_seconds", now_ns - live.admitted_ns)
+            self._deferred.computed(id)
         live.last_ns = now_ns
 
     def _step_failed(self, now_ns: int, failed: StepFailed) -> None:
-        self.failed_steps += len(self._inflight)
+        self.step.failed += len(self._inflight)
         self._inflight.clear()
-        for id in self._members:
-            self.live[id].last_ns = self._group_ns
+        for id, since in self._members.items():
+            live = self.live[id]
+            live.last_ns = self._group_ns
+            live.given[2] += self._group_steps - since
         self._members.clear()
+        self.decoding = 0
+
+    def _pause(self, now_ns: int, event: Pause) -> None:
+        self.paused = event.on
+        self._moved_ns = now_ns
+
+    def _use_policy(self, now_ns: int, event: UsePolicy) -> None:
+        self.policy.swapped(now_ns, event)
+        self.step.use_policy(public_name(event.name))
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -267,11 +249,20 @@ class ServingMetrics:
             self._moved_ns = now_ns
             self._ended_ns.clear()  # a pace is that of a busy engine
         self.accepted += 1
-        self.live[event.request] = _Live(now_ns, event.prompt_tokens, event.max_tokens, event.parent)
+        foreseen_ns = self.wait_ns(now_ns) if len(self.live) > self.running else 0
+        given = self.tenants.row(event.tenant)
+        self.live[event.request] = Live(
+            now_ns, event.prompt_tokens, event.max_tokens, event.parent, event.klass, given, foreseen_ns
+        )
+        parent = self.live.get(event.parent)
+        if parent is not None and parent.first_ns < 0:
+            self._deferred.add(event.request, event.parent)
 
     def _rejected(self, now_ns: int, rejected: Rejected) -> None:
         self.accepted -= 1
-        del self.live[rejected.request]
+        live = self.live.pop(rejected.request)
+        self._deferred.end(rejected.request)
+        self.slo.refused(live.klass)
         self._refuse(rejected.code)
 
     def _refuse(self, code: str) -> None:
@@ -284,16 +275,20 @@ class ServingMetrics:
         if live.admitted_ns < 0:
             live.admitted_ns = now_ns
             self._add("request_queue_time_seconds", now_ns - live.arrival_ns)
+            if live.foreseen_ns:
+                self.waits.judge(live.foreseen_ns, now_ns - live.arrival_ns)
             self._prompt(live)
+            live.given[0] += live.prompt_tokens - admitted.cached
+            live.given[1] += admitted.cached
             if not live.parent:  # what choices of a prompt share is not looked up
                 self.cached_tokens += admitted.cached
                 self.queried_tokens += live.prompt_tokens
 
-    def _prompt(self, live: _Live) -> None:
+    def _prompt(self, live: Live) -> None:
         self.prompt_tokens += live.prompt_tokens
         self.histograms["request_prompt_tokens"].add(live.prompt_tokens)
 
-    def _run(self, live: _Live, runs: bool) -> None:
+    def _run(self, live: Live, runs: bool) -> None:
         self.running += runs - live.running
         live.running = runs
 
@@ -311,10 +306,16 @@ class ServingMetrics:
         live = self.live.pop(finished.request)
         self._run(live, False)
         self.pages -= finished.pages
-        last_ns = self._group_ns if self._members.pop(finished.request, 0) is None else live.last_ns
+        last_ns = self._last_ns(finished.request, live)
         self._ended_ns.append(now_ns)
+        self._deferred.end(finished.request)
         if live.admitted_ns < 0:
             self._prompt(live)
+        waited_ns = (now_ns if live.first_ns < 0 else live.first_ns) - live.arrival_ns
+        spoke_ns = last_ns - live.first_ns
+        self.slo.ended(live.klass, finished.reason, live.first_ns, waited_ns, spoke_ns, finished.tokens)
+        for tell in self.ended:
+            tell(now_ns, finished, live, last_ns)
         if finished.reason == "rejected":
             self._refuse("policy")
             return
@@ -326,64 +327,71 @@ class ServingMetrics:
             self._add("request_inference_time_seconds", now_ns - live.admitted_ns)
             self._add("request_decode_time_seconds", now_ns - live.first_ns)
             if finished.tokens > 1:
-                self._add("request_time_per_output_token_seconds", (last_ns - live.first_ns) // (finished.tokens - 1))
+                self._add("request_time_per_output_token_seconds", spoke_ns // (finished.tokens - 1))
+
+    def _last_ns(self, id: RequestId, live: Live) -> int:
+        """When an ending request sampled last; it leaves the group, if it was in it."""
+        since = self._members.pop(id, -1)
+        if since < 0:
+            return live.last_ns
+        live.given[2] += self._group_steps - since
+        return self._group_ns
 
     # ------------------------------------------------------------------------------------------- exposition
 
     def collect(self) -> Iterable[Metric]:
         """Every family, for a prometheus registry."""
-        yield self._gauge("vllm:num_requests_running", "Requests on the device.", self.running)
-        yield self._gauge("vllm:num_requests_waiting", "Requests in line, preempted ones included.", self.waiting)
+        self._settle()
+        make, now_ns = Families(self._labels), self._clock()
+        yield make.gauge("vllm:num_requests_running", "Requests on the device.", self.running)
+        yield from queue_families(make, now_ns, self.waiting, len(self._deferred), self.live, self._classes)
         usage = self.pages / self.total_pages if self.total_pages else 0.0
-        yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", usage)
-        info = GaugeMetricFamily(
-            "vllm:cache_config_info", "Pages and their size.", labels=["block_size", "num_gpu_blocks"]
-        )
-        info.add_metric([str(self._page_size), str(self.total_pages)], 1)
-        yield info
-        for name, text, label, values in (
-            ("vllm:prompt_tokens", "Prompt tokens of requests taken in.", "", {"": self.prompt_tokens}),
-            ("vllm:generation_tokens", "Tokens sampled.", "", {"": self.generation_tokens}),
-            ("vllm:num_preemptions", "Requests taken off the device.", "", {"": sum(self.preemptions.values())}),
-            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", "", {"": self.queried_tokens}),
-            ("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", "", {"": self.cached_tokens}),
-            ("vllm:prompt_tokens_cached", "Prompt tokens not computed again.", "", {"": self.cached_tokens}),
-            ("vllm:request_success", "Requests that ended, by how.", "finished_reason", self.ends),
-            ("vllm:admission_rejections", "Requests refused by the scheduler.", "reason", self.rejections),
-            ("stepwell:requests_accepted", "Requests not refused; each ends once.", "", {"": self.accepted}),
-            ("stepwell:preemptions", "Requests taken off the device, by how.", "mode", self.preemptions),
-            ("stepwell:steps", "Steps launched.", "", {"": self.steps}),
-            ("stepwell:steps_failed", "Steps that produced nothing.", "", {"": self.failed_steps}),
-            ("stepwell:transport", "What connections did.", "event", self.transport),
-        ):
-            yield self._counter(name, text, label, values)
+        yield make.gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", usage)
+        shape = (str(self._page_size), str(self.total_pages))
+        yield make.gauges("vllm:cache_config_info", "Pages, their size.", ["block_size", "num_gpu_blocks"], {shape: 1})
+        states = {"awake": 1.0, "weights_offloaded": 0.0, "discard_all": 0.0}
+        yield make.gauges("vllm:engine_sleep_state", "1 for the state it is in.", ["sleep_state"], by_one(states))
+        yield make.gauge("stepwell:paused", "1 while an operator has paused the engine.", self.paused)
+        yield from self._counters(make)
+        yield from self.step.collect(make, self.waits)
+        yield from self.slo.collect(make)
+        yield from self.tenants.collect(make)
         yield from self.policy.collect(self._labels)
         yield from shadow_families(self.shadow, self._labels)
         yield from batch_families(self.batches, self._labels)
         for name, (text, read) in self.gauges.items():
-            yield self._gauge(name, text, read())
+            yield make.gauge(name, text, read())
         for name, (text, count) in self.counters.items():
-            yield self._counter(name, text, "", {"": count()})
-        for name, (text, measured) in self.measured.items():
-            yield self._histogram(name, text, measured)
-        for name, (text, _) in (_SECONDS | _COUNTS).items():
-            yield self._histogram(f"vllm:{name}", text, self.histograms[name])
+            yield make.counter(name, text, count())
+        for name, (text, histogram) in self.measured.items():
+            yield make.histogram(name, text, histogram)
+        yield from request_families(make, self.histograms)
 
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, text, labels=["model_name", "engine"])
-        family.add_metric(self._labels, value)
-        return family
+    def _settle(self) -> None:
+        """What members of the group were given so far."""
+        for id, since in self._members.items():
+            if id in self.live:
+                self.live[id].given[2] += self._group_steps - since
+                self._members[id] = self._group_steps
 
-    def _counter(self, name: str, text: str, label: str, values: dict[str, int]) -> Metric:
-        family = CounterMetricFamily(name, text, labels=["model_name", "engine", *([label] if label else [])])
-        for value, count in values.items():
-            family.add_metric([*self._labels, *([value] if label else [])], count)
-        return family
-
-    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
-        family = HistogramMetricFamily(name, text, labels=["model_name", "engine"])
-        family.add_metric(self._labels, histogram.cumulative(), histogram.sum)
-        return family
+    def _counters(self, make: Families) -> Iterable[Metric]:
+        for name, text, value in (
+            ("vllm:prompt_tokens", "Prompt tokens of requests taken in.", self.prompt_tokens),
+            ("vllm:generation_tokens", "Tokens sampled.", self.generation_tokens),
+            ("vllm:num_preemptions", "Requests taken off the device.", sum(self.preemptions.values())),
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up in the cache.", self.queried_tokens),
+            ("vllm:prefix_cache_hits", "Prompt tokens found in the cache.", self.cached_tokens),
+            ("vllm:prompt_tokens_cached", "Prompt tokens not computed again.", self.cached_tokens),
+            ("stepwell:requests_accepted", "Requests not refused; each ends once.", self.accepted),
+        ):
+            yield make.counter(name, text, value)
+        for name, text, label, values in (
+            ("vllm:request_success", "Requests that ended, by how.", "finished_reason", self.ends),
+            ("vllm:admission_rejections", "Requests refused by the scheduler.", "reason", self.rejections),
+            ("stepwell:preemptions", "Requests taken off the device, by how.", "mode", self.preemptions),
+            ("stepwell:transport", "What connections did.", "event", self.transport),
+        ):
+            yield make.counters(name, text, [label], by_one(values))
 
     def exposition(self) -> bytes:
         """The text of ``/metrics``."""

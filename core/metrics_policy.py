@@ -34,7 +34,7 @@ class PolicyRecord:
         fault = self.last_fault
         if fault is None or not self.stands_in:
             return ""
-        return f"policy {_public(fault.policy)} broke the rule {fault.rule!r}; {self.stands_in} decides instead"
+        return f"policy {public_name(fault.policy)} broke the rule {fault.rule!r}; {self.stands_in} decides instead"
 
     def swapped(self, now_ns: int, event: UsePolicy) -> None:
         """Another policy decides.  The first change after a fault is the engine's own: nothing runs before it."""
@@ -46,7 +46,7 @@ class PolicyRecord:
     def faulted(self, now_ns: int, fault: PolicyFault) -> None:
         """The policy broke a rule."""
         self.last_fault, self.fault_ns = fault, now_ns
-        key = _public(fault.policy), fault.rule
+        key = public_name(fault.policy), fault.rule
         self._faults[key] = self._faults.get(key, 0) + 1
         self._broken = True
 
@@ -65,6 +65,6 @@ class PolicyRecord:
         yield swaps
 
 
-def _public(name: str) -> str:
+def public_name(name: str) -> str:
     """Without the folders of a policy that is named by its file: whoever may scrape need not know them."""
     return name.rpartition("/")[2]

@@ -17,40 +17,51 @@ from stepwell.core.types import BLOCK_REASONS, PREEMPT_MODES, SWAPPING_IN, Reque
 
 def check_plan(plan: StepPlan, state: State) -> bool:
     """Raise ``BrokenRuleError`` unless ``plan`` keeps every rule.  True if it is nothing but the decode group."""
-    if type(plan) is not StepPlan or type(plan.wake_ns) is not int or type(plan.repeat) is not int:
+    if type(plan) is not StepPlan:
         raise BrokenRuleError("plan types", f"a StepPlan of integers is asked for, not {plan!r}")
-    if plan.blocked is not None:
-        _check_blocked(plan.blocked, state)
-    if plan.wake_ns and plan.wake_ns <= state.now_ns:
-        raise BrokenRuleError("wake in the future", f"asked for {plan.wake_ns} ns at {state.now_ns} ns")
-    if not (plan.admit or plan.slices or plan.preempt or plan.resume or plan.hold or plan.reject):
-        _check_quiet(plan, state)
+    # Each field is read once: compiled code looks it up by name.
+    wake: object = plan.wake_ns
+    repeat: object = plan.repeat
+    blocked, admit, slices = plan.blocked, plan.admit, plan.slices
+    if type(wake) is not int or type(repeat) is not int:
+        raise BrokenRuleError("plan types", f"a StepPlan of integers is asked for, not {plan!r}")
+    if blocked is not None:
+        _check_blocked(blocked, state)
+    if wake and wake <= state.now_ns:
+        raise BrokenRuleError("wake in the future", f"asked for {wake} ns at {state.now_ns} ns")
+    leaves = bool(plan.preempt or plan.hold or plan.reject)
+    resume = plan.resume
+    if not (admit or slices or leaves or resume):
+        _check_quiet(plan.decode, wake, repeat, state)
         return True
-    if plan.repeat:
-        raise BrokenRuleError("only decoding repeats", f"repeat is {plan.repeat}, but the plan changes something")
+    if repeat:
+        raise BrokenRuleError("only decoding repeats", f"repeat is {repeat}, but the plan changes something")
     seen: dict[RequestId, str] = {}
     tokens = 0
-    if plan.preempt or plan.hold or plan.reject:
+    if leaves:
         _check_leaving(plan, state, seen)
-        if plan.decode:
-            tokens -= sum(1 for id in seen if id in state.group.members)
-    for id in plan.resume:
+    if plan.decode:
+        members = state.group.members
+        tokens = len(members)
+        if leaves:
+            tokens -= sum([1 for id in seen if id in members])
+    for id in resume:
         _find(state.swapped, id, seen, "resume")
-    if plan.admit:
+    if admit:
         if plan.reserve not in ("present", "slice"):
             raise BrokenRuleError("plan types", f"reserve must be present or slice, not {plan.reserve!r}")
-        tokens += _parts(plan.admit, state.waiting, seen, "admit")
-    if plan.slices:
-        tokens += _parts(plan.slices, state.loose, seen, "slice")
-    if plan.decode:
-        tokens += len(state.group.members)
-    limits = state.limits
-    if tokens > limits.token_budget:
-        raise BrokenRuleError("token budget", f"{tokens} tokens planned, the budget is {limits.token_budget}")
-    if plan.admit or plan.resume:
-        seats = state.view.running + len(plan.admit) + len(plan.resume) - len(plan.preempt)
-        if seats > limits.running_limit:
-            raise BrokenRuleError("running limit", f"{seats} would run, the limit is {limits.running_limit}")
+        tokens += _parts(admit, state.waiting, seen, "admit")
+    if slices:
+        tokens += _parts(slices, state.loose, seen, "slice")
+    view = state.view
+    if tokens > view.token_budget:
+        raise BrokenRuleError("token budget", f"{tokens} tokens planned, the budget is {view.token_budget}")
+    if admit or resume:
+        seats = view.running + len(admit) + len(resume)
+        if leaves:
+            seats -= len(plan.preempt)
+        if seats > view.running_limit:
+            raise BrokenRuleError("running limit", f"{seats} would run, the limit is {view.running_limit}")
     return False
 
 
@@ -61,13 +72,12 @@ def _check_blocked(obstacle: Obstacle, state: State) -> None:
         raise BrokenRuleError("known request", f"blocked names request {obstacle.request}, which does not live")
 
 
-def _check_quiet(plan: StepPlan, state: State) -> None:
-    decodes = plan.decode and state.group.members
-    if decodes:
+def _check_quiet(decode: bool, wake_ns: int, repeat: int, state: State) -> None:
+    if decode and state.group.members:
         return
-    if plan.repeat:
-        raise BrokenRuleError("only decoding repeats", f"repeat is {plan.repeat}, but nothing decodes")
-    if not state.inflight and state.requests and not plan.wake_ns:
+    if repeat:
+        raise BrokenRuleError("only decoding repeats", f"repeat is {repeat}, but nothing decodes")
+    if not state.inflight and state.requests and not wake_ns:
         raise BrokenRuleError("idle without wake", f"{len(state.requests)} requests live, nothing planned, no wake_ns")
 
 

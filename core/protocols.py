@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -19,7 +19,10 @@ from stepwell.core.kv_memory import KVUsage as KVUsage
 from stepwell.core.kv_memory import NotNow as NotNow
 from stepwell.core.kv_memory import Reservation as Reservation
 from stepwell.core.plan import StepPlan
-from stepwell.core.types import RequestId, RequestState, StepId
+from stepwell.core.policy_event import PolicyEvent as PolicyEvent
+from stepwell.core.policy_event import PolicyEventKind as PolicyEventKind
+from stepwell.core.request_view import RequestView as RequestView
+from stepwell.core.types import RequestId, StepId
 
 API_VERSION = 1
 """Of all that this module asks of a plugin or shows to one.  A plugin class may state ``api_version``, the version that
@@ -40,121 +43,6 @@ class Promises(msgspec.Struct, frozen=True):
     """A request never evicts one of equal or better rank, and is never admitted past a waiting better-ranked one."""
     keeps_work: bool = False
     """What somebody who gives way has computed is kept in the host tier, while there is room for it."""
-
-
-class RequestView(Protocol):
-    """A request as a policy may see it: read-only, live, without the true output length."""
-
-    @property
-    def id(self) -> RequestId: ...
-    @property
-    def klass(self) -> str: ...
-    @property
-    def rank(self) -> int:
-        """Rank of its class: 0 is served first."""
-        ...
-
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def weight(self) -> float:
-        """Of its tenant: one of twice the weight is to be given twice as much; 1 unless configured."""
-        ...
-
-    @property
-    def priority(self) -> int:
-        """What the client asked for: lower is served earlier, 0 if nothing was said."""
-        ...
-
-    @property
-    def program(self) -> str:
-        """The conversation, session or agent whose request it is; empty: none is known."""
-        ...
-
-    @property
-    def ttft_ns(self) -> int:
-        """The objective of its class for the time to the first token; 0: none."""
-        ...
-
-    @property
-    def tpot_ns(self) -> int:
-        """The objective of its class for the time per token after the first; 0: none."""
-        ...
-
-    @property
-    def aging_ns(self) -> int:
-        """The age at which the oldest of its class is to rank with the best; 0: its class says nothing of it."""
-        ...
-
-    @property
-    def expires_ns(self) -> int:
-        """The time after which it is no longer worth starting; 0: never."""
-        ...
-
-    @property
-    def arrival_ns(self) -> int: ...
-    @property
-    def state(self) -> RequestState: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def max_tokens(self) -> int: ...
-    @property
-    def computed(self) -> int:
-        """Token positions whose KV exists on the device (steps in flight included)."""
-        ...
-
-    @property
-    def pending(self) -> int:
-        """Known tokens not yet computed: what is left of a prefill; 1 while decoding."""
-        ...
-
-    @property
-    def known(self) -> int:
-        """Prompt and output tokens known so far: ``computed + pending``."""
-        ...
-
-    @property
-    def generated(self) -> int:
-        """Output tokens so far (steps in flight included)."""
-        ...
-
-    @property
-    def limit(self) -> int:
-        """KV positions that it can ever need."""
-        ...
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that its page table can hold; meaningful outside the decode group only."""
-        ...
-
-    @property
-    def preemptions(self) -> int: ...
-    @property
-    def protected(self) -> bool:
-        """It reached the limit of preemptions: its greatest length is reserved and it may not be preempted again."""
-        ...
-
-    @property
-    def ready(self) -> bool:
-        """Whether no step in flight names it: then it may be admitted or resumed, and its pages come free at once."""
-        ...
-
-
-PolicyEventKind = Literal["arrived", "admitted", "preempted", "swapped", "resumed", "refused", "finished"]
-
-
-class PolicyEvent(msgspec.Struct, gc=False):
-    """Something that happened to ``request``.
-
-    ``preempted``: back in the waiting line, to be recomputed.  ``swapped``: on its way to the host tier.  ``refused``:
-    the plan's first item that did not fit; the items after it were not applied either.
-    """
-
-    kind: PolicyEventKind
-    request: RequestView
-    now_ns: int
 
 
 class SchedulerView(Protocol):
@@ -269,8 +157,8 @@ class SchedulerPolicy(Protocol):
     that must remember more (who was served how much) is a ``Remembering`` one as well.
     """
 
-    promises: Promises
-
+    @property
+    def promises(self) -> Promises: ...
     def observe(self, event: PolicyEvent) -> None: ...
     def plan(self, view: SchedulerView) -> StepPlan: ...
 

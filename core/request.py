@@ -11,7 +11,7 @@ is written per request and step.  Outside the group the counter is one that stan
 from __future__ import annotations
 
 from stepwell.core.errors import InvariantError
-from stepwell.core.types import FOREVER, WAITING, RequestId, RequestState, StepId
+from stepwell.core.types import FOREVER, WAITING, BoxedId, RequestId, RequestState, StepId
 
 
 class StepCounter:
@@ -94,7 +94,7 @@ class Request:
 
     def __init__(
         self,
-        id: RequestId,
+        id: BoxedId,
         prompt_tokens: int,
         max_tokens: int,
         klass: str,
@@ -105,7 +105,7 @@ class Request:
         keys: list[int],
         progress: Progress,
     ) -> None:
-        self.id = id
+        self.id: BoxedId = id
         self.klass = klass
         self.rank = rank
         self.tenant = tenant

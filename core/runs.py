@@ -22,11 +22,12 @@ class Repeats:
     each of which ends the repeats, even that of a request that has begun.
     """
 
-    __slots__ = ("_expiries", "_state", "launched_ns", "left", "until_ns")
+    __slots__ = ("_depth", "_expiries", "_state", "launched_ns", "left", "until_ns")
 
     def __init__(self, state: State, expiries: list[tuple[int, RequestId]]) -> None:
         self._state = state
         self._expiries = expiries
+        self._depth = state.limits.depth
         self.left = 0
         self.until_ns = FOREVER
         self.launched_ns = 0
@@ -39,7 +40,7 @@ class Repeats:
         """
         state = self._state
         steps = min(at_most, self.left)
-        if steps <= 0 or state.limits.depth != 1 or len(state.inflight) != 1 or state.inflight[0].last:
+        if steps <= 0 or self._depth != 1 or len(state.inflight) != 1 or state.inflight[0].last:
             return 0, 0
         until_ns = min(self.until_ns, self._expiries[0][0]) if self._expiries else self.until_ns
         group = state.group
@@ -77,16 +78,17 @@ class Repeats:
     def take(self, event: RunDone) -> None:
         """A repeated plan went on for several steps: exactly a ``StepDone`` and a relaunch for each of them."""
         state, group = self._state, self._state.group
-        count = len(event.done_ns)
-        if not state.inflight or not count or event.done_ns[-1] != state.now_ns:
-            raise InvariantError(f"a run of {count} steps from {event.step} on does not end now, at {state.now_ns} ns")
+        done_ns, begins = event.done_ns, event.step
+        count = len(done_ns)
+        if not state.inflight or not count or done_ns[-1] != state.now_ns:
+            raise InvariantError(f"a run of {count} steps from {begins} on does not end now, at {state.now_ns} ns")
         step = state.inflight.popleft()
         allowed = min(self.left, group.next_end() - group.launched)
-        if step.id != event.step or step.last or state.limits.depth != 1 or not 0 < count <= allowed:
-            raise InvariantError(f"a run of {count} steps from {event.step} on was not allowed")
+        if step.id != begins or step.last or self._depth != 1 or not 0 < count <= allowed:
+            raise InvariantError(f"a run of {count} steps from {begins} on was not allowed")
         growing: list[RequestId] = []
         offsets: list[int] = []
-        before_ns = event.done_ns[-2] if count > 1 else self.launched_ns
+        before_ns = done_ns[-2] if count > 1 else self.launched_ns
         state.speeds.learn(0, 0, True, state.now_ns - before_ns, 0)
         first, full = group.launched, group.full
         for offset in range(count - 1):
@@ -99,15 +101,13 @@ class Repeats:
         if growing:
             pages = state.allocator.grow(growing)
             assert not isinstance(pages, NotNow)
-            growth = offsets + growing + pages
-            growth[::3] = offsets
-            growth[1::3] = growing
-            growth[2::3] = pages
+            for index, page in enumerate(pages):
+                growth += (offsets[index], growing[index], page)
         state.next_step += count - 1
         self.left -= count - 1
         last = self.relaunch()
         for index in range(0, len(last), 2):
             growth += (count - 1, last[index], last[index + 1])
-        state.progress.done = state.next_step - 2
-        state.allocator.step_done(state.progress.done)
-        state.out.append(Run(event.step + 1, count, growth))
+        done = state.progress.done = state.next_step - 2
+        state.allocator.step_done(done)
+        state.out.append(Run(begins + 1, count, growth))

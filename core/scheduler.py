@@ -21,7 +21,9 @@ from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
 from stepwell.core.events import (
     Cancel,
     Event,
+    Pause,
     Pin,
+    ResetCache,
     RunDone,
     StepDone,
     StepFailed,
@@ -30,7 +32,7 @@ from stepwell.core.events import (
     Timer,
     UsePolicy,
 )
-from stepwell.core.instructions import Blocked, Instruction, Launch, PolicyFault, Wake
+from stepwell.core.instructions import Blocked, CacheReset, Instruction, Launch, PolicyFault, Wake
 from stepwell.core.intake import take_in
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_IDLE_WAKES, MAX_SILENT_STEPS, SchedulerLimits
@@ -41,7 +43,17 @@ from stepwell.core.recovery import recover
 from stepwell.core.runs import Repeats
 from stepwell.core.state import State, StepRecord
 from stepwell.core.succession import introduce, memory_of
-from stepwell.core.types import DECODING, FINISHED, FOREVER, PREFILLING, SWAPPED, SWAPPING_IN, SWAPPING_OUT, RequestId
+from stepwell.core.types import (
+    DECODING,
+    FINISHED,
+    FOREVER,
+    PREFILLING,
+    SWAPPED,
+    SWAPPING_IN,
+    SWAPPING_OUT,
+    BoxedId,
+    RequestId,
+)
 
 MakePolicy = Callable[[str, dict[str, object]], SchedulerPolicy]
 
@@ -68,6 +80,7 @@ class Scheduler:
         self.make_policy = make_policy
         self.state = State(limits, allocator, make_policy(policy, self.policy_options))
         self._applier = PlanApplier(self.state)
+        self._depth = limits.depth
         self.max_tokens = allocator.total_pages * allocator.page_size
         """Prompt and output tokens that one request may have: what the pool holds, or ``max_context`` if less."""
         if limits.max_context:
@@ -77,6 +90,8 @@ class Scheduler:
         self.idle_wakes = 0
         self._silent_limit = MAX_SILENT_STEPS + 2 * allocator.total_pages * allocator.page_size
         self.faulted = False
+        self.paused = False
+        """An operator wants no step launched."""
         self._audit_in = AUDIT_TURNS
         self.expiries: list[tuple[int, RequestId]] = []
         self.repeats = Repeats(self.state, self.expiries)
@@ -88,6 +103,8 @@ class Scheduler:
             Stop: self._stop,
             Timer: self._timer,
             Pin: self._pin,
+            ResetCache: self._reset_cache,
+            Pause: self._pause,
             UsePolicy: self._use_policy,
         }
 
@@ -112,9 +129,10 @@ class Scheduler:
                 self._handlers[type(event)](event)
         if self.expiries and self.expiries[0][0] <= now_ns:
             self._expire()
-        depth = state.limits.depth
-        while len(state.inflight) < depth and self._launch():
+        while len(state.inflight) < self._depth and self._launch():
             pass
+        if self.paused and self.expiries:
+            out.append(Wake(self.expiries[0][0]))  # nobody plans, so nobody else names it
         self._audit_in -= 1
         if self._audit_in <= 0:
             self._audit_in = AUDIT_TURNS
@@ -126,7 +144,7 @@ class Scheduler:
     def _launch(self) -> bool:
         """Launch one step, by repeating or by a new plan; False if there is nothing to do now."""
         state = self.state
-        if self.faulted or (state.fault is not None and self._observe_failed()):
+        if self.paused or self.faulted or (state.fault is not None and self._observe_failed()):
             return False
         holds = self.repeats.left > 0 and state.now_ns < self.repeats.until_ns
         if holds and len(state.group.growing()) <= state.allocator.free_pages:
@@ -157,8 +175,9 @@ class Scheduler:
         except PLUGIN_RAISES as error:
             return self._fail_policy("plan raised", describe(error))
         step = self._applier.decode(plan) if quiet else self._applier.apply(plan)
-        if plan.blocked is not self.blocked:
-            self._say_blocked(plan.blocked)
+        blocked = plan.blocked
+        if blocked is not self.blocked:
+            self._say_blocked(blocked)
         if state.fault is not None:
             self._observe_failed()
         if step is None:
@@ -167,8 +186,9 @@ class Scheduler:
         state.inflight.append(step)
         self.idle_wakes = 0
         self.repeats.until_ns = plan.wake_ns or FOREVER
-        if self.honour_repeats and self._applier.clean and not step.last:
-            self.repeats.left = plan.repeat
+        repeat = plan.repeat
+        if repeat and self.honour_repeats and self._applier.clean and not step.last:
+            self.repeats.left = repeat
             self.repeats.launched_ns = state.now_ns
         if state.silent_steps > self._silent_limit:
             self._fail_policy("progress", f"{state.silent_steps} steps in a row sampled no token")
@@ -213,31 +233,36 @@ class Scheduler:
     def _step_done(self, event: StepDone) -> None:
         state = self.state
         inflight = state.inflight
-        if not inflight or inflight[0].id != event.step:
-            raise InvariantError(f"step {event.step} is done, but in flight are {[step.id for step in inflight]}")
+        done = event.step
+        if not inflight or inflight[0].id != done:
+            raise InvariantError(f"step {done} is done, but in flight are {[step.id for step in inflight]}")
         step = inflight.popleft()
-        state.progress.done = step.id
+        state.progress.done = done
         state.speeds.learn(step.prefill, step.pages, step.tick > 0, event.elapsed_ns, event.copy_ns)
-        if self.repeats.left and state.allocator.returning_pages:
+        allocator = state.allocator
+        if self.repeats.left and allocator.returning_pages:
             self.repeats.left = 0
-        state.allocator.step_done(step.id)
+        allocator.step_done(done)
         if step.computed:
             self.repeats.left = 0  # somebody in line may need fewer pages now
             state.publish(step)
-        if event.keys:
+        answers = event.keys
+        if answers:
             self.repeats.left = 0
-            for id, keys in event.keys:
+            for id, keys in answers:
                 state.publish_answer(id, keys)
         if step.sampled and state.prompts_done(step):
             self.repeats.left = 0  # somebody in line may share a prompt now, or be in line only now
-        if event.ended:
+        ended = event.ended
+        if ended:
             self.repeats.left = 0
-            for id in event.ended:
+            boxed: list[BoxedId] = ended
+            for id in boxed:
                 request = state.requests.get(id)
                 if request is None:
                     continue
                 if not step.samples(request):
-                    raise InvariantError(f"request {id} is said to end in step {step.id}, which sampled nothing for it")
+                    raise InvariantError(f"request {id} is said to end in step {done}, which sampled nothing for it")
                 state.finish(request, "stop", state.visible_tokens(request))
         if step.last or step.copies:
             self.repeats.left = 0
@@ -267,17 +292,12 @@ class Scheduler:
     def _submitted(self, event: Submitted) -> None:
         self.repeats.left = 0
         state = self.state
-        keyed = len(event.keys) * state.allocator.key_tokens
-        parent = state.requests.get(event.parent)
-        alike = event.parent < event.request and (parent is None or parent.prompt_tokens == event.prompt_tokens)
-        if event.request <= self.last_id or event.prompt_tokens < max(1, keyed) or event.max_tokens < 1 or not alike:
-            raise InvariantError(f"bad arrival after request {self.last_id}: {event}")
+        request = take_in(state, event, self.last_id, self.max_tokens)
         self.last_id = event.request
-        request = take_in(state, event, self.max_tokens)
         if request is None:
             return
-        if event.expires_ns:
-            heappush(self.expiries, (event.expires_ns, event.request))
+        if request.expires_ns:
+            heappush(self.expiries, (request.expires_ns, request.id))
             if len(self.expiries) > 2 * state.backlog.requests + 64:
                 live = state.requests
                 self.expiries[:] = sorted(
@@ -321,6 +341,14 @@ class Scheduler:
     def _pin(self, event: Pin) -> None:
         self.repeats.left = 0
         self.state.allocator.pin(event.keys, event.on)
+
+    def _reset_cache(self, event: ResetCache) -> None:
+        self.repeats.left = 0
+        self.state.out.append(CacheReset(self.state.allocator.forget() or 0))
+
+    def _pause(self, event: Pause) -> None:
+        self.repeats.left = 0
+        self.paused = event.on
 
     def _use_policy(self, event: UsePolicy) -> None:
         """Decide by another policy from here on, rebuilt from the live requests.

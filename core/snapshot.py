@@ -106,6 +106,7 @@ class SchedulerSnapshot(msgspec.Struct, kw_only=True, omit_defaults=True):
     speeds: list[Any] = []
     memory: object = None
     followers: Ids = []
+    paused: bool = False
 
 
 _COPIED = tuple(field for field in RequestSnapshot.__struct_fields__ if field not in ("keys", "story"))
@@ -146,6 +147,7 @@ def capture(scheduler: Scheduler) -> SchedulerSnapshot:
         speeds=state.speeds.dump(),
         memory=scheduler.memory(),
         followers=list(state.followers.all()),
+        paused=scheduler.paused,
     )
 
 
@@ -180,6 +182,7 @@ def restore(scheduler: Scheduler, snapshot: SchedulerSnapshot) -> None:
         raise UserError("a snapshot is restored into a fresh scheduler only")
     scheduler.last_id = snapshot.last_id
     scheduler.faulted = snapshot.faulted
+    scheduler.paused = snapshot.paused
     scheduler.idle_wakes = snapshot.idle_wakes
     scheduler.state.silent_steps = snapshot.silent_steps
     scheduler.repeats.left = snapshot.repeat
@@ -258,7 +261,7 @@ def _restore_group(group: DecodeGroup, snapshot: SchedulerSnapshot, requests: di
 def _restore_steps(state: State, snapshot: SchedulerSnapshot) -> None:
     requests = state.requests
     for each in snapshot.inflight:
-        step = StepRecord(each.id, each.tick, [requests[id] for id in each.last])
+        step = StepRecord(each.id, each.tick, [requests[id] for id in each.last]).open()
         step.sampled.update((id, requests[id]) for id in each.sampled)
         step.copies += [requests[id] for id in each.copies]
         step.computed += [(requests[id], tokens) for id, tokens in each.computed]

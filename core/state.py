@@ -8,6 +8,7 @@ or on their way there) or ``followers`` (its parent's prompt is not computed yet
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from stepwell.core.backlog import Backlog
 from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
@@ -21,6 +22,11 @@ from stepwell.core.speeds import Speeds
 from stepwell.core.types import DECODING, FINISHED, PREFILLING, WAITING, FinishReason, PreemptMode, RequestId, StepId
 from stepwell.core.view import View
 
+_NOBODY: Final[dict[RequestId, Request]] = {}
+_NO_COPIES: Final[list[Request]] = []
+_NO_PROMPTS: Final[list[tuple[Request, int]]] = []
+# Of most steps; nobody writes to them.
+
 
 class StepRecord:
     """A step in flight: what must happen when it is done.
@@ -29,6 +35,8 @@ class StepRecord:
     requests that sample in it, ``copies`` those being swapped out or in, ``last`` those whose final token (by
     ``max_tokens``) it computes.  ``computed`` are requests with page keys and the length of prompt they have after it.
     ``prefill`` tokens are computed in slices, and ``pages`` copied: what its time is measured by.
+
+    Most steps only decode: ``sampled``, ``copies`` and ``computed`` are shared and empty until ``open``.
     """
 
     __slots__ = ("computed", "copies", "id", "last", "pages", "prefill", "sampled", "tick")
@@ -37,11 +45,16 @@ class StepRecord:
         self.id = id
         self.tick = tick
         self.last = last
-        self.sampled: dict[RequestId, Request] = {}
-        self.copies: list[Request] = []
-        self.computed: list[tuple[Request, int]] = []
+        self.sampled = _NOBODY
+        self.copies = _NO_COPIES
+        self.computed = _NO_PROMPTS
         self.prefill = 0
         self.pages = 0
+
+    def open(self) -> StepRecord:
+        """It may be written to."""
+        self.sampled, self.copies, self.computed = {}, [], []
+        return self
 
     def samples(self, request: Request) -> bool:
         """Whether a token of ``request`` is sampled in this step."""

@@ -6,20 +6,24 @@ Time is integer nanoseconds, in names ending ``_ns``.  Pages are integers counte
 from __future__ import annotations
 
 import enum
-from typing import Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 RequestId = int
 """Internal and unique: the shell counts upwards, whatever name the client gave."""
+
+BoxedId = Any
+"""A ``RequestId`` as an object: compiled code unboxes what is annotated as an integer and makes a new object of it for
+each table that it looks into, which then compares the two instead of seeing that they are one."""
 
 StepId = int
 """Counts launched steps from 1; 0 means "no step"."""
 
 Page = int
 
-NS_PER_MS = 1_000_000
-NS_PER_S = 1_000_000_000
+NS_PER_MS: Final = 1_000_000
+NS_PER_S: Final = 1_000_000_000
 
-FOREVER = 1 << 62
+FOREVER: Final = 1 << 62
 """A count or a time that is never reached; still fits a signed 64-bit integer."""
 
 MAX_PRIORITY = (1 << 31) - 1
@@ -43,13 +47,13 @@ class RequestState(enum.Enum):
     """The states that may follow; filled in below, because a member cannot name its siblings."""
 
 
-WAITING = RequestState.WAITING
-PREFILLING = RequestState.PREFILLING
-DECODING = RequestState.DECODING
-SWAPPING_OUT = RequestState.SWAPPING_OUT
-SWAPPED = RequestState.SWAPPED
-SWAPPING_IN = RequestState.SWAPPING_IN
-FINISHED = RequestState.FINISHED
+WAITING: Final = RequestState.WAITING
+PREFILLING: Final = RequestState.PREFILLING
+DECODING: Final = RequestState.DECODING
+SWAPPING_OUT: Final = RequestState.SWAPPING_OUT
+SWAPPED: Final = RequestState.SWAPPED
+SWAPPING_IN: Final = RequestState.SWAPPING_IN
+FINISHED: Final = RequestState.FINISHED
 # A name of its own each, because looking up an enumeration's member takes longer than most of what is done with it.
 
 WAITING.successors = (PREFILLING, FINISHED)

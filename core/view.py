@@ -114,14 +114,20 @@ class View:
         return list(self._group.growing().values())
 
     def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
-        tokens = request.limit if request.protected else request.known
-        pages, keys = self._found(request.id)
-        return self._allocator.pages_missing(tokens, request.limit, headroom - pages, keys)
+        waiting = self._waiting.get(request.id)
+        if waiting is None:
+            tokens = request.limit if request.protected else request.known
+            return self._allocator.pages_missing(tokens, request.limit, headroom)
+        pages, keys = self._found(waiting)
+        return self._allocator.pages_missing(waiting.reserve_tokens, waiting.limit, headroom - pages, keys)
 
     def pages_needed(self, request: RequestView) -> int:
-        tokens = request.limit if request.protected else request.known
-        pages, keys = self._found(request.id)
-        return self._allocator.pages_needed(tokens, request.limit, keys) - pages
+        waiting = self._waiting.get(request.id)
+        if waiting is None:
+            tokens = request.limit if request.protected else request.known
+            return self._allocator.pages_needed(tokens, request.limit)
+        pages, keys = self._found(waiting)
+        return self._allocator.pages_needed(waiting.reserve_tokens, waiting.limit, keys) - pages
 
     def cached_tokens(self, request: RequestView) -> int:
         waiting = self._waiting.get(request.id)
@@ -131,13 +137,12 @@ class View:
             waiting.prefix_keys(self._allocator.key_tokens)
         )
 
-    def _found(self, id: RequestId) -> tuple[int, Sequence[int]]:
+    def _found(self, request: Request) -> tuple[int, Sequence[int]]:
         """Pages that a waiting request would share with its parent, or else the keys by which it may find some.
 
         One that comes back from the host brings its pages along.
         """
-        request = self._waiting.get(id)
-        if request is None or not (request.parent or request.keys):
+        if not (request.parent or request.keys):
             return 0, ()
         shared = shared_tokens(request, self._requests)
         if shared:
@@ -149,10 +154,13 @@ class View:
         return -(-missing // self.page_size) if missing > 0 else 0
 
     def prefill_limit(self, request: RequestView) -> int:
-        share = self._shares.get(request.klass)
+        if not self._shares:
+            return self.token_budget
+        own = request.klass
+        share = self._shares.get(own)
         if share is not None:
             for klass, count in self._live.items():
-                if count and klass != request.klass:
+                if count and klass != own:
                     return share
         return self.token_budget
 

@@ -150,8 +150,9 @@ class Contiguous:
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Nothing: nothing is found."""
 
-    def forget(self) -> None:
+    def forget(self) -> int:
         """Nothing: nothing is remembered."""
+        return 0
 
     # ---------------------------------------------------------------------------------------------- giving back
 

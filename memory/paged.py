@@ -8,23 +8,15 @@ between requests: page keys are ignored.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgspec
+from typing import ClassVar
 
 from stepwell.core.protocols import CopyPlan, KVUsage, NotNow, Reservation
-from stepwell.core.types import Fit, Page, RequestId, StepId
+from stepwell.core.types import BoxedId, Fit, Page, RequestId, StepId
 from stepwell.memory import audit, duties, snapshot
+from stepwell.memory.paged_data import PagedOptions, PagedState
 from stepwell.memory.pool import BlankPages
-from stepwell.memory.snapshot import BlankState, Shape, TablesState
+from stepwell.memory.snapshot import Shape
 from stepwell.memory.tables import PageTables
-
-
-class PagedState(msgspec.Struct, forbid_unknown_fields=True):
-    """A snapshot."""
-
-    shape: Shape
-    pool: BlankState
-    tables: TablesState
 
 
 class Paged:
@@ -33,14 +25,12 @@ class Paged:
     Pages are shared by ``fork`` only; requests that share nothing cost no work per page.
     """
 
-    name = "paged"
-    reuses_prefixes = False
-    shares_pages = True
+    name: ClassVar[str] = "paged"
+    reuses_prefixes: ClassVar[bool] = False
+    shares_pages: ClassVar[bool] = True
+    Options: ClassVar[type[PagedOptions]] = PagedOptions
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """There is nothing to choose."""
-
-    def __init__(self, options: Options, *, pages: int, page_size: int, host_pages: int) -> None:
+    def __init__(self, options: PagedOptions, *, pages: int, page_size: int, host_pages: int) -> None:
         """``pages`` device pages of ``page_size`` tokens, and ``host_pages`` to swap to; ``UserError`` if senseless."""
         self._shape = Shape(self.name, pages, page_size, host_pages)
         self.page_size = self.key_tokens = page_size
@@ -86,7 +76,7 @@ class Paged:
         """A live list: read it, don't write or keep it."""
         return self._tables.by_request.get(request, ())
 
-    def exclusive_pages(self, request: RequestId) -> int:
+    def exclusive_pages(self, request: BoxedId) -> int:
         """O(log shared pages)."""
         return self._tables.exclusive_pages(request)
 
@@ -96,7 +86,7 @@ class Paged:
 
     # ------------------------------------------------------------------------------------- growing and giving back
 
-    def reserve(self, request: RequestId, tokens: int, limit: int, keys: Sequence[int] = ()) -> Reservation | NotNow:
+    def reserve(self, request: BoxedId, tokens: int, limit: int, keys: Sequence[int] = ()) -> Reservation | NotNow:
         """``InvariantError`` if ``request`` is swapped out, or not 1 <= ``tokens`` <= ``limit``."""
         duties.within_limit(request, tokens, limit)
         return self._tables.reserve(request, tokens)
@@ -118,14 +108,15 @@ class Paged:
     def pin(self, keys: Sequence[int], on: bool) -> None:
         """Nothing: nothing is found."""
 
-    def forget(self) -> None:
+    def forget(self) -> int:
         """Nothing: nothing is remembered."""
+        return 0
 
     def shrink(self, request: RequestId, tokens: int, after: StepId = 0) -> None:
         """``InvariantError`` if the next token would be written into a page that another request reads."""
         self._tables.shrink(request, tokens, after)
 
-    def free(self, request: RequestId, after: StepId = 0) -> None:
+    def free(self, request: BoxedId, after: StepId = 0) -> None:
         """``InvariantError`` for a request that has neither a table nor host pages."""
         self._tables.free(request, after)
 

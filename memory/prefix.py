@@ -208,9 +208,9 @@ class Prefix:
         """``InvariantError`` if ``step`` is before one already reported."""
         self._tables.step_done(step)
 
-    def forget(self) -> None:
+    def forget(self) -> int:
         """Idle pages are blank from here on; pages in use stay with their requests, known to nobody else."""
-        self._pool.forget()
+        return self._pool.forget()
 
     # ------------------------------------------------------------------------------------------------- swapping
 

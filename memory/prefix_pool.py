@@ -124,12 +124,15 @@ class PrefixPool(Generic[Where]):
                 del self.waiting[page]
                 self.index.release(self.index.by_page[page])
 
-    def forget(self) -> None:
-        """What was kept is blank from here on, and nothing is findable."""
-        self.blank.give(self.index.clear(), 0)
+    def forget(self) -> int:
+        """What was kept is blank from here on, and nothing is findable; returns how many pages that were."""
+        idle = self.index.clear()
+        kept = len(idle) + len(self.waiting)
+        self.blank.give(idle, 0)
         for page, until in self.waiting.items():
             self.blank.give([page], until)
         self.waiting.clear()
+        return kept
 
     # ---------------------------------------------------------------------------------------- snapshot and audit
 

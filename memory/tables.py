@@ -7,10 +7,11 @@ a page holds those before it, so what is shared of a table are its first pages.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from stepwell.core.errors import InvariantError
 from stepwell.core.protocols import CopyPlan, NotNow, Reservation
-from stepwell.core.types import Page, RequestId, StepId
+from stepwell.core.types import BoxedId, Page, RequestId, StepId
 from stepwell.memory import audit, duties
 from stepwell.memory.audit import Place
 from stepwell.memory.holders import Holders
@@ -34,7 +35,7 @@ class PageTables:
         self._pool = pool
         self._size = page_size
 
-    def exclusive_pages(self, request: RequestId) -> int:
+    def exclusive_pages(self, request: BoxedId) -> int:
         """O(log leading pages)."""
         table = self.by_request.get(request)
         if table is None:
@@ -44,7 +45,7 @@ class PageTables:
 
     # ------------------------------------------------------------------------------------------------- growing
 
-    def reserve(self, request: RequestId, tokens: int) -> Reservation | NotNow:
+    def reserve(self, request: BoxedId, tokens: int) -> Reservation | NotNow:
         """``InvariantError`` if ``request`` is swapped out."""
         table = self.by_request.get(request)
         if table is None:
@@ -81,12 +82,16 @@ class PageTables:
         short = len(requests) - self._pool.free_pages
         if short > 0:
             return NotNow(short)
-        by_request = self.by_request
-        try:
-            tables = [by_request[request] for request in requests]
-        except KeyError as error:
-            raise InvariantError(f"request {error.args[0]} has no page table to grow") from None
-        pages = self._pool.take(len(requests))
+        # Of Any, because compiled code would unbox every integer and box it again.
+        by_request: dict[Any, list[Any]] = self.by_request
+        ids: Sequence[Any] = requests
+        tables: list[list[Any]] = []
+        for request in ids:
+            found = by_request.get(request)
+            if found is None:
+                raise InvariantError(f"request {request} has no page table to grow")
+            tables.append(found)
+        pages: list[Any] = self._pool.take(len(tables))
         pages.reverse()
         for index, table in enumerate(tables):
             table.append(pages[index])
@@ -129,7 +134,7 @@ class PageTables:
                 self.leading[request] = min(leading, keep)
             self._drop(dropped, leading - keep, after)
 
-    def free(self, request: RequestId, after: StepId) -> None:
+    def free(self, request: BoxedId, after: StepId) -> None:
         """``InvariantError`` for a request that has neither a table nor host pages."""
         table = self.by_request.pop(request, None)
         if table is None:

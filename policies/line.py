@@ -57,7 +57,7 @@ class OrderedLine:
         kind = event.kind
         if kind == "arrived" or kind == "preempted" or kind == "swapped":
             self._put(event.request, event.now_ns)
-        elif kind == "finished" and event.request.id in self._keys:
+        elif kind == "finished" and self._keys and event.request.id in self._keys:
             del self._keys[event.request.id]
             if len(self._heap) > 2 * len(self._keys) + 64:
                 self._sweep()
@@ -70,8 +70,9 @@ class OrderedLine:
 
     def _put(self, request: RequestView, now_ns: int) -> None:
         key = self._rank(request, now_ns)
-        self._keys[request.id] = key
-        heappush(self._heap, (key, request.id, request))
+        id = request.id
+        self._keys[id] = key
+        heappush(self._heap, (key, id, request))
         if self._ages_at is not None:
             at_ns = self._ages_at(request)
             if at_ns is not None and at_ns > now_ns:

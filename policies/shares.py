@@ -18,9 +18,12 @@ class Shares:
 
     def left(self, request: RequestView) -> int:
         """Tokens that ``request`` may take in this step, by its class and its own bound."""
-        left = self._view.prefill_limit(request) - self._used.get(request.klass, 0)
+        left = self._view.prefill_limit(request)
+        if self._used:
+            left -= self._used.get(request.klass, 0)
         return left if left < self._chunk else self._chunk
 
     def take(self, request: RequestView, tokens: int) -> None:
         """The plan gives ``request`` so many; a negative number: it takes them back."""
-        self._used[request.klass] = self._used.get(request.klass, 0) + tokens
+        klass = request.klass
+        self._used[klass] = self._used.get(klass, 0) + tokens

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from stepwell.core.errors import UserError
-from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Stop, Submitted, UsePolicy
+from stepwell.core.events import Cancel, Event, Pause, StepDone, StepFailed, Stop, Submitted, UsePolicy
 from stepwell.core.instructions import (
     Admitted,
     Blocked,
@@ -213,6 +213,9 @@ class _Narrator:
         elif isinstance(event, UsePolicy) and self.found and not self.done:
             self._policy = f"{self._policy}, then {event.name}"
             self._say(now_ns, f"policy {event.name} takes over ({event.why or 'no reason given'})")
+        elif isinstance(event, Pause) and self.found and not self.done:
+            what = "everything is paused" if event.on else "everything goes on"
+            self._say(now_ns, f"{what} ({event.why or 'no reason given'})")
 
     def _instruction(self, now_ns: int, item: Instruction) -> None:
         if isinstance(item, Launch):

@@ -9,10 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from stepwell.core.events import Cancel, Event, Pin, StepDone, StepFailed, Stop, Submitted, Timer, UsePolicy
+from stepwell.core.events import (
+    Cancel,
+    Event,
+    Pause,
+    Pin,
+    ResetCache,
+    StepDone,
+    StepFailed,
+    Stop,
+    Submitted,
+    Timer,
+    UsePolicy,
+)
 from stepwell.core.instructions import (
     Admitted,
     Blocked,
+    CacheReset,
     Finished,
     Instruction,
     Launch,
@@ -100,6 +113,10 @@ class _Teller:
             return f"use policy {event.name}" + (f" ({event.why})" if event.why else "")
         if isinstance(event, Pin):
             return f"{'pin' if event.on else 'unpin'} {many(len(event.keys), 'key')}"
+        if isinstance(event, Pause):
+            return ("pause" if event.on else "go on") + (f" ({event.why})" if event.why else "")
+        if isinstance(event, ResetCache):
+            return "reset the cache" + (f" ({event.why})" if event.why else "")
         return type(event).__name__.lower()
 
     def _decided(self, item: Instruction) -> str:
@@ -120,6 +137,8 @@ class _Teller:
             return f"reject {item.request} ({item.code}, limit {item.limit})"
         if isinstance(item, Wake):
             return f"wake at {item.at_ns / NS_PER_S:.6f} s"
+        if isinstance(item, CacheReset):
+            return f"forget {many(item.pages, 'page')}"
         if isinstance(item, PolicyFault):
             return f"POLICY FAULT in {item.policy}: {item.rule}: {item.detail}"
         return type(item).__name__.lower()

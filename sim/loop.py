@@ -16,7 +16,7 @@ from stepwell.core.events import Cancel, Event, RunDone, StepDone, StepFailed, S
 from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Wake
 from stepwell.core.protocols import CostModel
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.types import FOREVER, RequestId, StepId
+from stepwell.core.types import FOREVER, BoxedId, RequestId, StepId
 from stepwell.sim.backend import Fault, FaultScript, no_faults
 from stepwell.sim.closed_loop import ClosedLoop
 from stepwell.sim.extrapolation import ESTIMATED, StepTimeSource, counting
@@ -60,7 +60,7 @@ class Simulator:
         arrived = self._requests
         leavers = self._leavers
 
-        def length_of(id: RequestId) -> int:
+        def length_of(id: BoxedId) -> int:
             if id not in live:
                 return 0
             return _said(arrived[id - 1]) if leavers else arrived[id - 1].output_tokens
@@ -91,9 +91,9 @@ class Simulator:
 
         Raises ``PolicyError`` if the policy breaks a rule, ``InvariantError`` if requests are left with nothing to do.
         """
-        handle, observers, queue = self.scheduler.handle, self._observers, self._queue
+        scheduler, observers, queue = self.scheduler, self._observers, self._queue
         arrive = self._arrive if self._closed is None else self._arrive_closed
-        launches, finished = Launch, Finished
+        launches, finished, wake, fault = Launch, Finished, Wake, PolicyFault
         turns = 0
         while True:
             now_ns = self._done_ns
@@ -115,7 +115,7 @@ class Simulator:
                 arrive(now_ns, events)
             if not events:
                 continue  # whoever would have left had ended
-            out = handle(now_ns, events)
+            out = scheduler.handle(now_ns, events)
             for observe in observers:
                 observe(now_ns, events, out)
             for instruction in out:
@@ -123,8 +123,9 @@ class Simulator:
                 if kind is launches:
                     queue.append(instruction)  # type: ignore[arg-type]
                 elif kind is finished:
-                    self._mirror.release(instruction.request)  # type: ignore[union-attr]
-                elif kind is Wake or kind is PolicyFault:
+                    ended: BoxedId = instruction.request  # type: ignore[union-attr]
+                    self._mirror.release(ended)
+                elif kind is wake or kind is fault:
                     self._follow(instruction)
             if queue and self._done_ns == FOREVER:
                 self._start(now_ns)
@@ -148,12 +149,14 @@ class Simulator:
         """
         done, live = self._done, self.scheduler.state.requests
         events.append(done)
-        if isinstance(done, StepFailed):
+        if type(done) is StepFailed:
             self._queue.clear()
             done.blamed = [id for id in done.blamed if id in live]
             return
-        if done.ended:
-            ended = done.ended = [id for id in done.ended if id in live]
+        assert type(done) is StepDone
+        ended = done.ended
+        if ended:
+            ended = done.ended = [id for id in ended if id in live]
             if self._leavers:
                 done.ended = [id for id in ended if not _leaves(self._requests[id - 1])]
                 events += [self._cancel(id) for id in ended if _leaves(self._requests[id - 1])]

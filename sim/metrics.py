@@ -16,23 +16,42 @@ from itertools import pairwise
 
 from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
 from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Run
-from stepwell.core.types import RequestId
+from stepwell.core.types import BoxedId, RequestId
+from stepwell.sim.record_table import NEVER, Life, RecordTable
+from stepwell.sim.record_table import TokenGaps as TokenGaps
 from stepwell.sim.records import Records
 from stepwell.sim.records import RequestRecord as RequestRecord
-from stepwell.sim.records import TokenGaps as TokenGaps
 
-_REPEAT = Launch(0, True)
-"""What is known of a launch that only repeated: the decode group ran."""
+_NOBODY: Sequence[BoxedId] = ()
+
+
+class _Flight:
+    """What is to be known of a launch when its tokens come."""
+
+    __slots__ = ("decode", "joined", "left", "sampled")
+
+    def __init__(
+        self, decode: bool, joined: Sequence[BoxedId], left: Sequence[BoxedId], sampled: Sequence[BoxedId]
+    ) -> None:
+        self.decode = decode
+        self.joined = joined
+        self.left = left
+        self.sampled = sampled
+
+
+_REPEAT = _Flight(True, _NOBODY, _NOBODY, _NOBODY)
+"""Of a launch that only repeated: the decode group ran."""
 
 
 class RunMetrics:
     """Feed it every turn through ``observe``; read the public attributes at any time."""
 
     def __init__(self) -> None:
-        self._records = Records()
-        self._live = self._records.live
-        self.requests: Mapping[RequestId, RequestRecord] = self._records
+        self._table = RecordTable()
+        self._live = self._table.live
+        self.requests: Mapping[RequestId, RequestRecord] = Records(self._table)
         self.gaps: dict[str, TokenGaps] = {}
+        self._classes: list[TokenGaps] = []
         self.steps = 0
         self.failed_steps = 0
         self.computed_tokens = 0
@@ -51,22 +70,21 @@ class RunMetrics:
         self.refused: dict[str, int] = {}
         """Rejected requests by code; ``policy`` where a plan rejected a waiting one."""
         self._pages = 0
+        self._pages_ns = 0
+        """When their number changed last."""
         self._page_ns = 0
-        """Over all changes, the time of each page's return less that of its handing out."""
-        self._inflight: deque[tuple[Launch, Sequence[RequestId]]] = deque()
+        """Up to then."""
+        self._inflight: deque[_Flight] = deque()
         self._launch_ns = 0
-        self._members: dict[RequestId, TokenGaps] = {}
         self._group_ns = 0
         """When the decode group sampled last."""
-        self._last_ns: dict[RequestId, int] = {}
-        """When a request outside the group sampled last."""
         self._marks: dict[RequestId, int] = {}
         """Positions that a recomputed request had computed before."""
 
     @property
     def kv_page_ns(self) -> int:
         """Device pages in use, integrated over time."""
-        return self._page_ns + self._pages * self.end_ns
+        return self._page_ns + self._pages * (self.end_ns - self._pages_ns)
 
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
@@ -101,14 +119,15 @@ class RunMetrics:
     def _launch(self, now_ns: int, launch: Launch) -> None:
         self.steps += 1
         self._launch_ns = now_ns
-        sampled: list[RequestId] = []
-        for id, start, tokens, samples in launch.slices:
-            self.computed_tokens += tokens
-            if samples:
-                sampled.append(id)
-            if self._marks and id in self._marks:
-                self._recomputed(id, start, tokens)
-        self._inflight.append((launch, sampled))
+        sampled: Sequence[BoxedId] = _NOBODY
+        slices: list[tuple[BoxedId, int, int, bool]] = launch.slices
+        if slices:
+            sampled = [id for id, _, _, samples in slices if samples]
+            for id, start, tokens, _ in slices:
+                self.computed_tokens += tokens
+                if self._marks and id in self._marks:
+                    self._recomputed(id, start, tokens)
+        self._inflight.append(_Flight(launch.decode, launch.joined, launch.left, sampled))
         pages = len(launch.growth) >> 1
         for _, table in launch.tables:
             pages += len(table)
@@ -117,44 +136,48 @@ class RunMetrics:
 
     def _tokens(self, now_ns: int) -> None:
         """The tokens of the step launched first among those in flight exist now."""
-        launch, sampled = self._inflight.popleft()
-        for id in launch.left:
-            gaps = self._members.pop(id, None)
-            if gaps is not None:
-                gaps.members -= 1
-                self._last_ns[id] = self._group_ns
-        if launch.decode:
+        flight = self._inflight.popleft()
+        live = self._live
+        for id in flight.left:
+            life = live.get(id)
+            if life is not None and life.in_group:
+                self._leave(life)
+        if flight.decode:
             gap_ns = now_ns - self._group_ns
-            for gaps in self.gaps.values():
+            for gaps in self._classes:
                 members = gaps.members
                 if members:
                     self.computed_tokens += members
-                    gaps.gaps_ns.append(gap_ns)
-                    gaps.counts.append(members)
-            for id in launch.joined:
-                self._join(id, now_ns)
+                    gaps.add(gap_ns, members)
+            for id in flight.joined:
+                life = live.get(id)
+                if life is not None and life.sampled_ns != NEVER:
+                    self._join(life, now_ns)
             self._group_ns = now_ns
-        for id in sampled:
-            self._sampled(id, now_ns)
+        for id in flight.sampled:
+            life = live.get(id)
+            if life is not None:  # else it ended meanwhile
+                self._sampled(life, now_ns)
 
-    def _join(self, id: RequestId, now_ns: int) -> None:
+    def _join(self, life: Life, now_ns: int) -> None:
         """A member's first step in the group: its gap is its own."""
-        last_ns = self._last_ns.pop(id, None)
-        if last_ns is not None:
-            self.computed_tokens += 1
-            gaps = self._members[id] = self.gaps[self._live[id].klass]
-            gaps.members += 1
-            gaps.add(now_ns - last_ns)
+        self.computed_tokens += 1
+        life.in_group = True
+        life.gaps.members += 1
+        life.gaps.add(now_ns - life.sampled_ns, 1)
+        life.sampled_ns = NEVER
 
-    def _sampled(self, id: RequestId, now_ns: int) -> None:
-        record = self._live.get(id)
-        if record is None:
-            return  # it ended meanwhile
-        if record.first_token_ns:
-            self.gaps[record.klass].add(now_ns - self._last_ns[id])
+    def _leave(self, life: Life) -> None:
+        life.in_group = False
+        life.gaps.members -= 1
+        life.sampled_ns = self._group_ns
+
+    def _sampled(self, life: Life, now_ns: int) -> None:
+        if life.first_token_ns:
+            life.gaps.add(now_ns - life.sampled_ns, 1)
         else:
-            record.first_token_ns = now_ns
-        self._last_ns[id] = now_ns
+            life.first_token_ns = now_ns
+        life.sampled_ns = now_ns
 
     def _run(self, done: RunDone, run: Run) -> None:
         """Repeats taken in one go.  The first was launched before and may have brought changes; the others did not."""
@@ -162,53 +185,52 @@ class RunMetrics:
         self._tokens(times[0])
         if len(times) > 1:
             between = [later - sooner for sooner, later in pairwise(times)]
-            for gaps in self.gaps.values():
+            for gaps in self._classes:
                 members = gaps.members
                 if members:
                     self.computed_tokens += members * len(between)
-                    gaps.gaps_ns.extend(between)
-                    gaps.counts.extend([members] * len(between))
+                    gaps.extend(between, members)
         last_ns = times[-1]
         self.busy_ns += last_ns - self._launch_ns
         self._group_ns = self._launch_ns = last_ns
         self.steps += run.count
-        self._inflight.append((_REPEAT, ()))
-        if run.growth:
-            offsets = run.growth[::3]
-            self._pages += len(offsets)
-            self._page_ns -= sum([times[offset] for offset in offsets])
+        self._inflight.append(_REPEAT)
+        growth = run.growth
+        for index in range(0, len(growth), 3):
+            self._use(times[growth[index]], 1)
 
     def _step_failed(self) -> None:
         self.failed_steps += len(self._inflight)
         self._inflight.clear()
-        for id, gaps in self._members.items():
-            gaps.members -= 1
-            self._last_ns[id] = self._group_ns
-        self._members.clear()
+        for life in self._live.values():
+            if life.in_group:
+                self._leave(life)
 
     # ------------------------------------------------------------------------------------------- requests
 
     def _submitted(self, now_ns: int, event: Submitted) -> None:
         klass = event.klass
-        self._records.begin(
-            RequestRecord(
-                event.request, now_ns, event.prompt_tokens, klass, event.tenant, 0, 0, 0, 0, 0, 0, "",
-                event.priority, event.program,
+        gaps = self.gaps.get(klass)
+        if gaps is None:
+            gaps = self.gaps[klass] = TokenGaps()
+            self._classes.append(gaps)
+        self._table.begin(
+            Life(
+                event.request, now_ns, event.prompt_tokens, klass, event.tenant, event.priority, event.program, gaps
             )
         )  # fmt: skip
         if event.keys:
             self.keyed = True
-        if klass not in self.gaps:
-            self.gaps[klass] = TokenGaps()
 
     def _admitted(self, now_ns: int, admitted: Admitted) -> None:
-        record = self._live[admitted.request]
-        if not record.admitted_ns:
-            record.admitted_ns = now_ns
+        life = self._live[admitted.request]
+        if not life.admitted_ns:
+            life.admitted_ns = now_ns
             self.cached_tokens += admitted.cached
-            self.admitted_tokens += record.prompt_tokens
-        if admitted.shared:
-            self._use(now_ns, -admitted.shared)
+            self.admitted_tokens += life.prompt_tokens
+        shared = admitted.shared
+        if shared:
+            self._use(now_ns, -shared)
 
     def _preempted(self, now_ns: int, preempted: Preempted) -> None:
         self._live[preempted.request].preemptions += 1
@@ -227,35 +249,36 @@ class RunMetrics:
             del self._marks[id]
 
     def _finished(self, now_ns: int, finished: Finished) -> None:
-        id = finished.request
-        record = self._live[id]
-        record.finished_ns = now_ns
-        record.reason = finished.reason
-        record.tokens = finished.tokens
-        gaps = self._members.pop(id, None)
-        if gaps is not None:
-            gaps.members -= 1
-            record.last_token_ns = self._group_ns
-        else:
-            record.last_token_ns = self._last_ns.pop(id, 0)
-        self._records.end(record)
-        if finished.reason == "rejected":
+        id: BoxedId = finished.request
+        reason, pages = finished.reason, finished.pages
+        life = self._live[id]
+        life.finished_ns = now_ns
+        life.reason = reason
+        life.tokens = finished.tokens
+        if life.in_group:
+            self._leave(life)
+        if life.sampled_ns != NEVER:
+            life.last_token_ns = life.sampled_ns
+        self._table.end(life)
+        if reason == "rejected":
             self._refuse("policy")
         if self._marks:
             self._marks.pop(id, None)
-        if finished.pages:
-            self._use(now_ns, -finished.pages)
+        if pages:
+            self._use(now_ns, -pages)
 
     def _rejected(self, now_ns: int, rejected: Rejected) -> None:
-        record = self._live[rejected.request]
-        record.finished_ns = now_ns
-        record.reason = "rejected"
-        self._records.end(record)
+        life = self._live[rejected.request]
+        life.finished_ns = now_ns
+        life.reason = "rejected"
+        self._table.end(life)
         self._refuse(rejected.code)
 
     def _refuse(self, code: str) -> None:
         self.refused[code] = self.refused.get(code, 0) + 1
 
     def _use(self, now_ns: int, pages: int) -> None:
+        """So many more are in use, or less."""
+        self._page_ns += self._pages * (now_ns - self._pages_ns)
+        self._pages_ns = now_ns
         self._pages += pages
-        self._page_ns -= pages * now_ns

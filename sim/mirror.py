@@ -10,9 +10,11 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from stepwell.core.instructions import Launch, SliceRow
+from stepwell.core.instructions import Launch
 from stepwell.core.protocols import BatchShape, CostModel
-from stepwell.core.types import FOREVER, RequestId
+from stepwell.core.types import FOREVER, BoxedId, RequestId
+
+BoxedSlice = tuple[BoxedId, int, int, bool]
 
 
 class _Row:
@@ -50,28 +52,30 @@ class BatchMirror:
 
     def apply(self, launch: Launch) -> list[RequestId]:
         """Execute ``launch`` in thought.  Returns the requests that produced their end token, in order of id."""
-        for id in launch.left:
+        gone: list[BoxedId] = launch.left
+        for id in gone:
             self._leave(id)
-        for id in launch.joined:
+        come: list[BoxedId] = launch.joined
+        for id in come:
             self._join(id)
+        decoding = read = 0
+        ended: list[RequestId] = []
         if launch.decode:
-            shape = BatchShape(0, len(self._members), self._kv_tokens)
+            decoding, read = len(self._members), self._kv_tokens
             ended = self.repeat(1)
-        else:
-            shape, ended = BatchShape(), []
+        slices: list[BoxedSlice] = launch.slices
+        shape = self._compute(slices, decoding, read, ended) if slices else BatchShape(0, decoding, read)
         self.shape = shape
-        slices = launch.slices
-        if slices:
-            self._compute(slices, shape, ended)
         if launch.swap_out or launch.swap_in:
             shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
         if launch.copies:
             shape.copied_pages = len(launch.copies)
         return ended
 
-    def _compute(self, slices: list[SliceRow], shape: BatchShape, ended: list[RequestId]) -> None:
+    def _compute(self, slices: list[BoxedSlice], decoding: int, read: int, ended: list[RequestId]) -> BatchShape:
+        """The shape with ``slices`` beside what the group reads; whoever ends by them is added to ``ended``."""
         rows = self._rows
-        computed = read = pairs = 0
+        computed = pairs = 0
         for id, start, tokens, samples in slices:
             computed += tokens
             read += start
@@ -87,12 +91,9 @@ class BatchMirror:
                 row.made += 1
                 if row.made >= row.length:
                     ended.append(id)
-        shape.prefill_tokens = computed
-        shape.prefill_requests = len(slices)
-        shape.prefill_pairs = pairs
-        if read:
-            shape.kv_tokens += read
-        ended.sort()
+        if len(ended) > 1:
+            ended.sort()
+        return BatchShape(computed, decoding, read, 0, len(slices), 0, pairs)
 
     def times(self, cost: CostModel) -> tuple[int, int]:
         """What the step applied last takes (ns), and how much of that its copies to and from the host add."""
@@ -126,7 +127,7 @@ class BatchMirror:
                 ended.append(id)
         return ended
 
-    def release(self, id: RequestId) -> None:
+    def release(self, id: BoxedId) -> None:
         """The request ended.  If it is in the group, the next launch says that it left."""
         row = self._rows.pop(id, None)
         if row is not None:
@@ -137,7 +138,7 @@ class BatchMirror:
         for id in list(self._members):
             self._leave(id)
 
-    def _join(self, id: RequestId) -> None:
+    def _join(self, id: BoxedId) -> None:
         row = self._rows.get(id)
         if row is None:
             # It ended (its client left) between sampling and joining; the next launch takes it out again.
@@ -151,7 +152,7 @@ class BatchMirror:
         if tick < FOREVER - ticks:  # one of unknown length ends when somebody says so
             heappush(self._ends, (tick, id, row))
 
-    def _leave(self, id: RequestId) -> None:
+    def _leave(self, id: BoxedId) -> None:
         row = self._members.pop(id, None)
         if row is not None:
             ticks = self._ticks

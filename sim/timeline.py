@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from stepwell.core.events import Event, Submitted, UsePolicy
+from stepwell.core.events import Event, Pause, Submitted, UsePolicy
 from stepwell.core.instructions import (
     Blocked,
     Finished,
@@ -86,6 +86,8 @@ class Timeline:
                 )
             elif isinstance(event, UsePolicy):
                 self._decided(now_ns, "policy", {"name": event.name, "why": event.why})
+            elif isinstance(event, Pause):
+                self._decided(now_ns, "pause" if event.on else "go on", {"why": event.why})
         self._steps.observe(now_ns, events, instructions)
         self._phases.observe(now_ns, events, instructions)
         self._pages.observe(now_ns, events, instructions)

@@ -47,10 +47,13 @@ class Choice:
         self.cached = 0
         """Prompt tokens found in the KV cache."""
         self.preemptions = 0
+        self.lags = 0
+        """How many pieces of text were taken together with one before them: the client was behind."""
         self.paused = False
-        """Preempted, and not on the device again."""
+        """Preempted, and not on the device again; or held by an operator."""
         self.paused_for = ""
-        """The policy's word for why it was preempted last."""
+        """The policy's word for why it was preempted last, or ``operator``."""
+        self._held = False
         self.untaken = 0
         """Letters that nobody took yet."""
         self._text: list[str] = []
@@ -107,11 +110,20 @@ class Choice:
         """The text that is new, and the tokens (from, to) that are."""
         pieces = self._text[self._taken :]
         self._taken += len(pieces)
+        if len(pieces) > 1:
+            self.lags += len(pieces) - 1
         self.untaken = 0
         start, tokens = self._taken_tokens, self.tokens
         if tokens > start:
             self._taken_tokens = tokens
         return pieces[0] if len(pieces) == 1 else "".join(pieces), start, self._taken_tokens
+
+    def hold(self, on: bool) -> None:
+        """An operator holds what is on the device, or lets it go on."""
+        if on and self.admitted and not self.paused:
+            self.paused, self.paused_for, self._held = True, "operator", True
+        elif not on and self._held:
+            self.paused = self._held = False
 
     def listen(self, stop: Callable[[int, int], None], news: Callable[[], None], over: Callable[[], None]) -> None:
         """Begin.  ``stop`` tells the engine of a stop string; ``news`` is called for text, ``over`` for the end."""
@@ -185,6 +197,8 @@ class Generation:
         self.most_untaken = 0
         """Letters that may wait to be taken; with more, ``overflow`` is called."""
         self.overflow: Callable[[], None] | None = None
+        self.notice = ""
+        """A word for its client beside the answer, if there is one to say."""
         self._bell = Bell()
         self._ring = self._bell.ring
         self._end_bell = Bell()
@@ -197,6 +211,13 @@ class Generation:
         if self.overflow is not None and self.untaken > self.most_untaken:
             overflow, self.overflow = self.overflow, None
             overflow()
+
+    def pause(self, on: bool) -> None:
+        """An operator holds everything, or lets it go on."""
+        self.notice = "paused by the operator" if on else "resumed"
+        for choice in self.choices:
+            choice.hold(on)
+        self.tell()
 
     def tell_end(self) -> None:
         """One of the choices is over."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from stepwell.core.metrics import Histogram
+from stepwell.core.metrics_histogram import Histogram
 
 PERIOD_S = 0.02
 FADES = 0.992

@@ -18,21 +18,21 @@ from stepwell.core.clock import Clock, RealClock
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
-from stepwell.core.events import Event, Submitted, UsePolicy
-from stepwell.core.instructions import Admitted, Instruction, Preempted, Rejected, Resumed
-from stepwell.core.metrics import ServingMetrics
 from stepwell.core.registry import check_servable
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.shadow import shadow_of
 from stepwell.core.text import StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
+from stepwell.transports.decisions import DecisionRing
 from stepwell.transports.errors import Refusal, refusal_of
+from stepwell.transports.following import Following
 from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
+from stepwell.transports.journal_control import JournalControl
 from stepwell.transports.loop_lag import LoopLag
+from stepwell.transports.measuring import metrics_of
 from stepwell.transports.model import Model, serving_config
 from stepwell.transports.outlet import Outlet
 from stepwell.transports.parsing.parsers import Parsers
@@ -58,6 +58,9 @@ THREADS = 4
 class Service:
     """One model behind one engine.  ``observers`` and ``token_observer`` are for a journal; see ``Engine``."""
 
+    journal: JournalControl | None = None
+    """To be switched while serving; None: there is no folder for one."""
+
     def __init__(
         self,
         config: Config,
@@ -69,24 +72,30 @@ class Service:
         clock: Clock | None = None,
         store: Store | None = None,
     ) -> None:
-        self.store = store
-        """What outlives the process; closed with the service."""
+        self.store = store  # closed with the service
         self.config = config = serving_config(config, model)
         self.model = model
         self.limits = config.server
         self.clock = clock or RealClock()
         self.scheduler = scheduler or serving_scheduler(config)
         check_servable(self.scheduler.state.policy)
-        self.metrics = ServingMetrics(model.name, config.memory.pages, config.memory.page_size)
-        self.metrics.shadow = shadow_of(self.scheduler)
+        self.metrics = metrics_of(config, model.name, self.scheduler, self.clock)
+        self.decisions = DecisionRing(config.admin.events_kept, self.metrics)
         self.times = RequestTimes()
+        self._open: dict[Generation, Ticket] = {}
+        self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
+        following = Following(self._watched, self._open)
+        own = self.metrics.observe, self.decisions.observe, self.times.observe, following.observe
+        self.observers = [*observers, *own]
+        """More may be added before it runs; so with those who are told of answers ``begun`` and ``over``."""
+        self.begun: list[Callable[[Generation, Wants], None]] = []
+        self.over: list[Callable[[Generation], None]] = []
+        self.closing: list[Callable[[], None]] = []
+        """Called once, when nothing is served any more."""
         self.engine = Engine(
-            self.scheduler,
-            model.backend,
-            self.clock,
-            observers=[*observers, self.metrics.observe, self.times.observe, self._observe],
-            token_observer=token_observer,
+            self.scheduler, model.backend, self.clock, observers=self.observers, token_observer=token_observer
         )
+        self.engine.decided = self.metrics.step.decided
         self.context = self.scheduler.max_tokens
         """Tokens of a prompt and its answer together, at most."""
         self.leaving = self.draining = False
@@ -95,6 +104,8 @@ class Service:
         """Set when whatever is open should say goodbye."""
         self.sockets_open = 0
         """WebSockets, counted by their endpoint."""
+        self.lags = 0
+        """Pieces of text that clients who were behind took together, of answers that are over."""
         self.outlet = Outlet()
         self.loop_lag = LoopLag(self.outlet.look)
         self.aside = Aside(THREADS, self.limits.offload_kib << 10)
@@ -110,18 +121,21 @@ class Service:
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
         self.admission = Admission(config, self.scheduler, self.metrics, self.clock.now_ns)
-        self._open: dict[Generation, Ticket] = {}
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self.bodies = Unstarted(self.limits.bodies_mib, what="bodies of requests that are not understood yet")
-        self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         self._idle = anyio.Event()
-        self.policy_changed = anyio.Event()
-        """Set, and replaced by another, when a policy has taken over."""
         self._tasks: TaskGroup | None = None
         self._ran = self._closed = False
+        self._measure()
+
+    def _measure(self) -> None:
+        """What only a server sees is counted too."""
+        self.origin: Callable[[str], str] = lambda path: ""
+        """Where the value of a setting came from, if anybody knows."""
         self.metrics.gauges |= {
             "stepwell:streams_open": ("Answers in progress.", lambda: len(self._watched)),
             "vllm:websocket_connections_active": ("WebSockets open.", lambda: self.sockets_open),
+            "stepwell:estimated_wait_seconds": ("A guess, of a new request.", lambda: self.wait_ns / NS_PER_S),
             "stepwell:loop_lag_seconds": ("How late the event loop is; fades.", lambda: self.loop_lag.worst_s),
         }
         gap = "Between two rounds of writing to streams; above 0 while the loop is full.", lambda: self.outlet.gap_s
@@ -129,6 +143,8 @@ class Service:
         self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
+        lags = "Pieces of text that grew together, as a client was behind.", lambda: self.lags
+        self.metrics.counters["stepwell:stream_lag_events"] = lags
 
     # ------------------------------------------------------------------------------------------- life
 
@@ -158,6 +174,8 @@ class Service:
             return
         self._closed = self.draining = True
         self.aside.close()
+        for close in self.closing:
+            close()
         self.structured.close()
         self.loop_lag.stop()
         try:
@@ -227,6 +245,8 @@ class Service:
             return "not started"
         if self.leaving or self.draining:
             return "draining"
+        if self.scheduler.paused:
+            return "paused"
         if self.engine.place.trouble:
             return self.engine.place.trouble
         return self._stalled
@@ -278,6 +298,8 @@ class Service:
             raise
         for choice in choices:
             choice.listen(self.engine.stop, generation.tell, generation.tell_end)
+        for tell in self.begun:
+            tell(generation, wants)
         return generation
 
     def _submit(
@@ -319,35 +341,18 @@ class Service:
         )
         return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0, reading=reading)
 
+    @property
+    def open(self) -> Sequence[Generation]:
+        """Answers in progress."""
+        return list(self._open)
+
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:
+            self.lags += choice.lags
             self._watched.pop(choice.stream.request, None)
             self.times.forget(choice.stream.request)
         self.admission.settle(self._open.pop(generation), generation)
+        for tell in self.over:
+            tell(generation)
         if not self._open:
             self._idle.set()
-
-    def _observe(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
-        """What the stream does not say: that it is in line, on the device, sent away, and what the cache had."""
-        watched = self._watched
-        refused = [each.request for each in out if isinstance(each, Rejected)]
-        for event in events:
-            if isinstance(event, Submitted) and event.request in watched and event.request not in refused:
-                choice, generation = watched[event.request]
-                choice.accepted = True
-                generation.tell()
-            elif isinstance(event, UsePolicy):
-                self.policy_changed.set()
-                self.policy_changed = anyio.Event()
-        for each in out:
-            if isinstance(each, Admitted) and each.request in watched:
-                choice, generation = watched[each.request]
-                choice.cached = choice.cached if choice.admitted else each.cached
-                choice.admitted, choice.paused = True, False
-                generation.tell()
-            elif isinstance(each, Preempted | Resumed) and each.request in watched:
-                choice, generation = watched[each.request]
-                choice.paused = isinstance(each, Preempted)
-                if isinstance(each, Preempted):
-                    choice.preemptions, choice.paused_for = choice.preemptions + 1, each.reason
-                generation.tell()

@@ -164,7 +164,7 @@ class _Socket:
         if service.stopping.is_set() and self._close is None:
             self._close = (GOING_AWAY, "the server is shutting down")
         if self._close is not None:
-            with contextlib.suppress(RuntimeError, OSError), anyio.move_on_after(1):
+            with contextlib.suppress(RuntimeError, OSError, WebSocketDisconnect), anyio.move_on_after(1):
                 await self._socket.close(*self._close)
 
     async def _live(self) -> None:

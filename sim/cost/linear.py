@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import accumulate
+from typing import ClassVar
 
 import msgspec
 
 from stepwell.core.errors import UserError
 from stepwell.core.protocols import BatchShape
 from stepwell.core.types import NS_PER_S
-from stepwell.sim.cost.reach import Reach
+from stepwell.sim.cost.linear_options import LinearOptions
 
 PS_PER_NS = 1_000
 
@@ -35,7 +36,8 @@ _TIGHT = 12
 class Linear:
     """A cost model of fixed-point coefficients.  The defaults are those of the common workload of published probes."""
 
-    name = "linear"
+    name: ClassVar[str] = "linear"
+    Options: ClassVar[type[LinearOptions]] = LinearOptions
     __slots__ = (
         "_base_ns",
         "_copy_page_ns",
@@ -50,24 +52,8 @@ class Linear:
         "reach",
     )
 
-    class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """Coefficients; a calibration writes them.  ``base_ns`` is at least 1, all others at least 0."""
-
-        base_ns: int = 6_000_000
-        prefill_token_ns: int = 30_000
-        prefill_request_ns: int = 0
-        decode_request_ns: int = 20_000
-        kv_token_ps: int = 60_000
-        """Per KV position that attention reads, in picoseconds."""
-        swap_page_ns: int = 50_000
-        """Per page copied between device and host, either way."""
-        copy_page_ns: int = 0
-        """Per page copied within the device; not told apart from ``base_ns`` unless measured."""
-        reach: Reach | msgspec.UnsetType = msgspec.UNSET
-        """What the coefficients were fitted on, as least and most of each count; unset: on nothing."""
-
-    def __init__(self, options: Options | None = None) -> None:
-        self.options = options = Linear.Options() if options is None else options
+    def __init__(self, options: LinearOptions | None = None) -> None:
+        self.options = options = LinearOptions() if options is None else options
         _check(options)
         self.reach = None if options.reach is msgspec.UNSET else options.reach
         self._base_ns = options.base_ns
@@ -130,7 +116,7 @@ class Linear:
         return ends
 
 
-COEFFICIENTS = tuple(name for name in Linear.Options.__struct_fields__ if name != "reach")
+COEFFICIENTS = tuple(name for name in LinearOptions.__struct_fields__ if name != "reach")
 """The options that are numbers."""
 
 
@@ -157,7 +143,7 @@ def _long_run(start_ns: int, step_ns: int, more_ns: int, steps: int, until_ns: i
     return ends
 
 
-def _check(options: Linear.Options) -> None:
+def _check(options: LinearOptions) -> None:
     """Refuse coefficients that would make a step's time negative, zero, or not an integer."""
     for name in COEFFICIENTS:
         value: object = getattr(options, name)

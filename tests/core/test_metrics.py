@@ -9,7 +9,8 @@ import pytest
 
 from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Admitted, Finished, Instruction
-from stepwell.core.metrics import Histogram, ServingMetrics
+from stepwell.core.metrics import ServingMetrics
+from stepwell.core.metrics_histogram import Histogram
 from stepwell.core.types import NS_PER_S
 from stepwell.sim.cost.linear import Linear
 from stepwell.sim.loop import Simulator
@@ -35,7 +36,7 @@ def watch(case: Case) -> tuple[ServingMetrics, RunMetrics]:
         assert serving.running + serving.waiting == len(state.requests)
         assert serving.pages == run._pages
         assert 0 <= serving.pages <= total
-        for name in ("prompt_tokens", "generation_tokens", "cached_tokens", "steps"):
+        for name in ("prompt_tokens", "generation_tokens", "cached_tokens", "queried_tokens"):
             if getattr(serving, name) < last.get(name, 0):
                 raise Falling(name)
             last[name] = getattr(serving, name)
@@ -73,7 +74,8 @@ def test_me_2_everything_reconciles(seed: int, policy: str) -> None:
     assert histograms["inter_token_latency_seconds"].count == sum(n for _, n in gaps)
     assert histograms["inter_token_latency_seconds"].sum == pytest.approx(sum(gap * n for gap, n in gaps) / 1e9)
     assert sum(serving.preemptions.values()) == run.swaps + run.recomputes
-    assert serving.steps == run.steps
+    serving.step.settle()
+    assert serving.step.launched == run.steps
     assert serving.cached_tokens == 0
     assert serving.prompt_tokens == histograms["request_prompt_tokens"].sum
     assert serving.prompt_tokens == sum(each.prompt_tokens for each in records if each.reason != "rejected")

@@ -73,7 +73,7 @@ def an_end_is_lost_if_the_client_leaves_at_once(patch: pytest.MonkeyPatch) -> No
             if isinstance(event, Submitted) and event.request == request:
                 del self._inbox[index]
                 return
-        self._post(Cancel(request))
+        self.post(Cancel(request))
 
     patch.setattr(Engine, "_cancel", cancel)
 

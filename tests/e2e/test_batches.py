@@ -52,7 +52,14 @@ def begin(client: openai.OpenAI, count: int) -> str:
     return made.id
 
 
-def wait(client: openai.OpenAI, id: str, *, completed: int | None = None, patience_s: float = PATIENCE_S) -> Any:
+def wait(
+    client: openai.OpenAI,
+    id: str,
+    *,
+    completed: int | None = None,
+    patience_s: float = PATIENCE_S,
+    every_s: float = 0.01,
+) -> Any:
     """Until so many lines are done, or the batch is."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -64,7 +71,7 @@ def wait(client: openai.OpenAI, id: str, *, completed: int | None = None, patien
         ):
             return batch
         assert time.monotonic() < deadline, batch
-        time.sleep(0.01)
+        time.sleep(every_s)
 
 
 def check(client: openai.OpenAI, batch: Any, count: int) -> dict[str, str]:

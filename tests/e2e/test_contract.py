@@ -24,6 +24,10 @@ SETTINGS: dict[str, Any] = {
 }
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
 
+LEFT_OUT = ("POST /admin/pause", "POST /admin/drain", "GET /admin/events")
+"""After these nothing else would be answered, and this one's answer does not end."""
+ASKED = [each for each in OPERATIONS if each not in LEFT_OUT]
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
@@ -53,14 +57,14 @@ def hold_to_it(schema: Any, operation: str, examples: int) -> None:
         ask()
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", ASKED)
 def test_no_answer_but_those_described(schema: Any, server: Server, operation: str) -> None:
     hold_to_it(schema, operation, 8)
     server.until(lambda: server.idle)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", ASKED)
 def test_no_answer_but_those_described_for_long(schema: Any, server: Server, operation: str) -> None:
     hold_to_it(schema, operation, 200)
     server.until(lambda: server.idle)

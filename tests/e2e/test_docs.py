@@ -94,11 +94,3 @@ def test_the_settings_of_responses_are_those_that_there_are() -> None:
     told = tomllib.loads(settings)["responses"]
     assert list(told) == list(ResponsesConfig.__struct_fields__)
     assert msgspec.convert(told, ResponsesConfig) == ResponsesConfig()
-
-
-def test_the_metrics_are_those_that_there_are(server: Server) -> None:
-    named = set(re.findall(r"`((?:vllm|stepwell):\w+)", OPERATORS.read_text()))
-    text = server.get("/metrics")
-    families = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
-    assert named == set(families)
-    assert set(re.findall(r"^# HELP (\S+) \S", text, re.MULTILINE)) == set(families)

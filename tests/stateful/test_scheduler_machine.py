@@ -110,6 +110,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def use_policy(self, name: str) -> None:
         self.world.send(self.world.use_policy(name))
 
+    @rule(on=st.booleans())
+    def pause(self, on: bool) -> None:
+        self.world.pause(on)
+
+    @rule()
+    def reset_cache(self) -> None:
+        self.world.reset_cache()
+
     @rule(picks=PICKS, pick=PICKS, prompts=st.lists(st.integers(1, 12), max_size=4), after_ns=SOON)
     def together(self, picks: int, pick: int, prompts: list[int], after_ns: int) -> None:
         """A step's end, a cancel and arrivals, all at one time."""

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from stepwell.core import registry
 from stepwell.core.applying import new_table
 from stepwell.core.config import MemoryConfig
+from stepwell.core.engine import Observer
 from stepwell.core.events import (
     Cancel,
     Event,
+    Pause,
     Pin,
+    ResetCache,
     RunDone,
     StepDone,
     StepFailed,
@@ -20,6 +23,7 @@ from stepwell.core.events import (
     UsePolicy,
     in_order,
 )
+from stepwell.core.instructions import CacheReset, Instruction
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, Reservation, SchedulerPolicy
@@ -67,6 +71,9 @@ class World:
     now_ns: int = 0
     last_id: int = 0
     events: list[Event] = field(default_factory=list)
+    told: list[Instruction] = field(default_factory=list)
+    """The answer to the last batch of events."""
+    watching: list[Observer] = field(default_factory=list)
     choices: dict[int, int] = field(default_factory=dict)
     """The parents of those who have one."""
 
@@ -117,7 +124,13 @@ class World:
         self.now_ns += after_ns
         batch = in_order(events)
         self.device.before(self.now_ns, batch)
-        self.device.follow(self.scheduler.handle(self.now_ns, batch))
+        paused, last = self.scheduler.paused, self.device.last_step
+        self.told = self.scheduler.handle(self.now_ns, batch)
+        self.device.follow(self.told)
+        for watch in self.watching:
+            watch(self.now_ns, batch, self.told)
+        if paused and self.scheduler.paused:
+            must(self.device.last_step == last, "a step was launched during a pause")
         self.check()
 
     def submitted(self, prompt: int, max_tokens: int, klass: str = "chat", expires_in_ns: int = 0) -> Submitted:
@@ -181,6 +194,21 @@ class World:
         keys = self.keys(pick, pages * self.key_tokens)
         return Pin(keys, pick % 2 == 0)
 
+    def pause(self, on: bool) -> None:
+        """By an operator.  While it lasts no step is launched, and who waits too long ends all the same."""
+        before = self.device.last_step
+        self.send(Pause(on, "test"))
+        must(not on or self.device.last_step == before, "a step was launched by a pause")
+
+    def reset_cache(self) -> None:
+        """By an operator: nothing is found afterwards, and not one page is lost or won."""
+        state = self.scheduler.state
+        free, live = state.allocator.usage().used, list(state.requests.values())
+        self.send(ResetCache("test"))
+        must(all(not state.allocator.cached_tokens(each.keys) for each in live), "something is found after a reset")
+        told = [each.pages for each in self.told if isinstance(each, CacheReset)]
+        must(len(told) == 1 and 0 <= told[0] <= self.setup.pages - free, f"a reset of {told} pages")
+
     def stop(self, pick: int, keep: int) -> Stop | None:
         """A stop string in what one live request has produced."""
         rows = [row for row in self.device.live.values() if row.made]
@@ -215,6 +243,10 @@ class World:
         for request in state.waiting.values():
             if request.parent:
                 self.foresee(request)
+        if self.scheduler.paused:
+            dates = [row.expires_ns for row in device.live.values() if row.expires_ns and not row.begun]
+            must(not dates or self.now_ns < device.wake_ns <= min(dates), f"paused, and nobody wakes for {dates}")
+            return
         must(
             not device.live or bool(device.flights) or device.wake_ns > self.now_ns,
             f"requests {list(device.live)} wait, but no step is in flight and no time is named",
@@ -242,6 +274,8 @@ class World:
 
     def drain(self) -> None:
         """Nothing new arrives: everybody ends within a bound that follows from the work left."""
+        if self.scheduler.paused:
+            self.pause(False)
         work = sum(row.prompt + row.max_tokens for row in self.device.live.values())
         turns = 50 + work * (self.setup.max_preemptions + 2) * 4
         while self.device.live:

@@ -33,6 +33,7 @@ from stepwell.core.config import (
     WireConfig,
     validate,
 )
+from stepwell.core.config_admin import AdminConfig, TelemetryConfig
 from stepwell.core.config_gateway import GatewayConfig, KeyConfig, TenantConfig
 from stepwell.core.config_store import StoreConfig
 from stepwell.core.engine import Observer
@@ -63,6 +64,8 @@ def make_service(
     keys: Sequence[Mapping[str, Any]] = (),
     gateway: Mapping[str, Any] | None = None,
     wire: Mapping[str, Any] | None = None,
+    admin: Mapping[str, Any] | None = None,
+    telemetry: Mapping[str, Any] | None = None,
     classes: Sequence[Mapping[str, Any]] | None = None,
     tenants: Sequence[Mapping[str, Any]] = (),
     scheduler: Mapping[str, Any] | None = None,
@@ -84,6 +87,8 @@ def make_service(
         keys=tuple(KeyConfig(**each) for each in keys),
         gateway=GatewayConfig(**(gateway or {})),
         wire=WireConfig(**(wire or {})),
+        admin=AdminConfig(**(admin or {})),
+        telemetry=TelemetryConfig(**(telemetry or {})),
         classes=DEFAULT_CLASSES if classes is None else tuple(ClassConfig(**each) for each in classes),
         tenants=tuple(TenantConfig(**each) for each in tenants),
         model=ModelConfig(**(parsers or {})),

@@ -30,11 +30,13 @@ from stepwell.transports.http.files import FILES
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
+from stepwell.transports.http.sockets import SocketTimes
 from stepwell.transports.http.sse import ClientGone
 from stepwell.transports.http.tokenizing import TOKENIZING_ROUTES
 from stepwell.transports.responses.house import Responses
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
+from stepwell.transports.tracing import TraceHeaders
 from stepwell.transports.websocket import responses_socket
 
 CLIENT_GONE = 499
@@ -62,6 +64,7 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
                 # Not for a step that hangs: whoever waited for its tokens has been told.
                 tasks.cancel_scope.deadline = anyio.current_time() + GOODBYE_S
 
+    apart = service.config.admin.port >= 0  # see ``admin_app``
     routes = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/completions", completions, methods=["POST"]),
@@ -69,9 +72,9 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         Route("/v1/models/{id:path}", model, methods=["GET"]),
         *(Route(path, health, methods=["GET"]) for path in ("/health", "/livez", "/ping")),
         *(Route(path, ready, methods=["GET"]) for path in ("/ready", "/readyz")),
-        Route("/metrics", metrics, methods=["GET"]),
+        *([] if apart and service.config.admin.metrics else [Route("/metrics", metrics, methods=["GET"])]),
         *OPENAPI,
-        *ADMIN,
+        *([] if apart else ADMIN),
         *FILES,
         *BATCHES,
         *RESPONSES_ROUTES,
@@ -92,10 +95,12 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     def told(headers: Mapping[str, str]) -> Mapping[str, str]:
         return limits.headers(service.wire.tenant(headers))
 
+    traced = [Middleware(TraceHeaders)] if service.config.telemetry.traces else []
+    sockets = Middleware(SocketTimes, service=service)
     gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
-        middleware=[*([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies)],
+        middleware=[*traced, *([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies), sockets],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

@@ -7,7 +7,10 @@ from typing import Any
 
 import msgspec
 
+from stepwell.core.types import RequestState
 from stepwell.transports.http.admin import Pinned, Swap
+from stepwell.transports.http.admin_control import Abort, Because, Switch
+from stepwell.transports.http.admin_requests import MOST_SHOWN
 from stepwell.transports.http.anthropic_requests import CountRequest, MessagesRequest
 from stepwell.transports.http.batches import CreateBatch
 from stepwell.transports.http.requests import ChatRequest, CompletionRequest
@@ -36,6 +39,17 @@ _PAGED: Mapping[str, Json] = {
     "order": {"enum": ["asc", "desc"]},
     "after": {"type": "string"},
     "limit": {**_WHOLE, "minimum": 1, "maximum": 100},
+}
+_CHOSEN: Mapping[str, Json] = {
+    "state": {"enum": [each.value for each in RequestState]},
+    "class": {"type": "string"},
+    "tenant": {"type": "string"},
+    "limit": {**_WHOLE, "minimum": 1, "maximum": MOST_SHOWN},
+}
+_HEARD: Mapping[str, Json] = {
+    **{name: {"type": "string"} for name in ("kinds", "tenant", "class")},
+    "request": _WHOLE,
+    "after": _WHOLE,
 }
 
 _FILE: Mapping[str, Json] = {
@@ -81,4 +95,16 @@ OPERATIONS: Mapping[str, Operation] = {
     "PUT /admin/scheduler": Operation("Another policy, or other options, from the next step on.", Swap),
     "PUT /admin/pins": Operation("Keep the pages of how chats begin.", Pinned),
     "DELETE /admin/pins": Operation("Keep them no longer.", Pinned),
+    "POST /admin/pause": Operation("Launch no step.", Because),
+    "POST /admin/resume": Operation("Launch steps again.", Because),
+    "GET /admin/drain": Operation("How far draining is."),
+    "POST /admin/drain": Operation("Take nothing new, and end when what runs has ended."),
+    "POST /admin/abort": Operation("End one request, or those of a tenant or a class, or all.", Abort),
+    "POST /admin/cache/reset": Operation("Give up what is kept of earlier prompts.", Because),
+    "GET /admin/config": Operation("Every setting, and where it came from."),
+    "GET /admin/journal": Operation("The journal's state."),
+    "POST /admin/journal": Operation("Switch it on or off, or begin a new segment.", Switch),
+    "GET /admin/requests": Operation("Who runs and who waits, and why.", query=_CHOSEN),
+    "GET /admin/requests/{id}": Operation("One of them, and its life so far."),
+    "GET /admin/events": Operation("What happens and is decided, live.", answer="text/event-stream", query=_HEARD),
 }

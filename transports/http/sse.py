@@ -159,7 +159,7 @@ class EventStream(Response):
     def _say(self) -> bool:
         """Straight to the transport, if it is nothing but text for a client that keeps up."""
         writer, generation = self._writer, self._generation
-        if writer is None or self._silent or generation.some_over or not writer.free:
+        if writer is None or self._silent or generation.notice or generation.some_over or not writer.free:
             return False
         body = self._events(generation)
         if body:
@@ -179,6 +179,9 @@ class EventStream(Response):
         if ended:
             self._over = True
             return body + self._closing(generation) + self._dialect.done
+        if generation.notice:
+            body += f": {generation.notice}\n\n".encode()
+            generation.notice, self._silent = "", False
         if self._silent:
             self._silent = False
             return body or self._dialect.ping

@@ -198,7 +198,7 @@ class Live:
 
     def _tell_pauses(self, choice: Choice) -> None:
         answer = self.answer
-        if choice.preemptions > self._pauses:
+        if choice.preemptions > self._pauses or (choice.paused and not self._paused):
             self._pauses, self._paused = choice.preemptions, True
             answer.tell("response.paused", reason=choice.paused_for, preemptions=choice.preemptions)
         if self._paused and not choice.paused:

@@ -85,7 +85,14 @@ CLIENTS: Mapping[str, Client] = {
         (
             *("aiperf", "profile", "--url", "{url}", "--model", "{model}", "--tokenizer", "{tokenizer}"),
             *("--endpoint-type", "chat", "--streaming", "--concurrency", "8", "--request-count", "{requests}"),
-            *("--synthetic-input-tokens-mean", "200", "--output-tokens-mean", "50", "--extra-inputs", "ignore_eos:true"),
+            *(
+                "--synthetic-input-tokens-mean",
+                "200",
+                "--output-tokens-mean",
+                "50",
+                "--extra-inputs",
+                "ignore_eos:true",
+            ),
             *("--use-server-token-count", "--ui", "none", "--artifact-dir", "{out}"),
         ),
         _aiperf,

@@ -71,7 +71,9 @@ def counted(url: str) -> dict[str, int]:
         lines = answer.read().decode().splitlines()
 
     def total(name: str, label: str = "") -> int:
-        return int(sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(name + "{") and label in each))
+        return int(
+            sum(float(each.rpartition(" ")[2]) for each in lines if each.startswith(name + "{") and label in each)
+        )
 
     success = "vllm:request_success_total"
     return {

@@ -19,6 +19,6 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
     tokenizer.decoder = ByteLevelDecoder()
     tokenizer.save(str(folder / "tokenizer.json"))
-    told = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1 << 20, "clean_up_tokenization_spaces": False}
+    told = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 1 << 20}
     (folder / "tokenizer_config.json").write_text(json.dumps(told))
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": len(letters)}))

@@ -19,7 +19,7 @@ from stepwell.tests.backends.tiny import SHAPE, write_folder, write_gguf  # noqa
 from stepwell.tests.cli.hand import call, scenario  # noqa: E402
 from stepwell.tests.core.journals import record  # noqa: E402
 from stepwell.tests.core.shells import fixed_case  # noqa: E402
-from stepwell.tests.helpers.small_model import needs_small_model
+from stepwell.tests.helpers.small_model import needs_small_model  # noqa: E402
 
 
 @pytest.mark.parametrize(("seed", "policy"), [(3, "swap"), (4, "swap"), (8, "fcfs"), (9, "chat-batch")])

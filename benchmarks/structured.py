@@ -1,6 +1,6 @@
 """What structured output costs a step: masks of half of a batch, compiles beside it, and both by themselves.
 
-    python -m stepwell.benchmarks.structured          64 requests on SmolLM2, half of them held to a JSON schema (minutes)
+    python -m stepwell.benchmarks.structured          64 requests on SmolLM2, half of them held to a schema (minutes)
 
 Prints a line of JSON a case.  Rounds take turns, so that a machine that changes its speed does so for all: 64 free
 requests, 32 free beside 32 held, and 64 free while grammars are compiled in another thread.

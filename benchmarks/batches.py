@@ -8,11 +8,13 @@ The echo backend behind the real server, one client on the loopback.  A line of 
 from __future__ import annotations
 
 import json
+import sqlite3
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,10 @@ ROOM = Room(tenant_bytes=1 << 40, tenant_files=1000, file_bytes=1 << 40)
 def say(what: str, **figures: Any) -> None:
     rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
     print(json.dumps({"what": what, **rounded}), flush=True)
+
+
+def _record(number: int, results: list[Result], db: sqlite3.Connection) -> None:
+    batches.record(db, number, results)
 
 
 def folder() -> Path:
@@ -83,7 +89,7 @@ def commit() -> None:
             for _ in range(max(count // at_once, 5)):
                 result = Result(next(next_line), False, b"x" * 700)
                 begun = time.perf_counter()
-                await database.write(lambda db, result=result: batches.record(db, number, [result]))
+                await database.write(partial(_record, number, [result]))
                 waited.append(time.perf_counter() - begun)
 
         cpu, begun = time.process_time(), time.perf_counter()
@@ -129,7 +135,7 @@ def restart() -> None:
         await database.write(lambda db: batches.start(db, number, count, "m", 0))
         for start in range(0, count - 100, 1000):
             results = [Result(n, False, b"x" * 700 + b"\n") for n in range(start, min(start + 1000, count - 100))]
-            await database.write(lambda db, results=results: batches.record(db, number, results))
+            await database.write(partial(_record, number, results))
         database.close()
 
     anyio.run(fill)
@@ -208,7 +214,7 @@ def talk(client: openai.OpenAI, seconds: float) -> list[float]:
     return found
 
 
-PARTS = {
+PARTS: Mapping[str, Callable[[], None]] = {
     "lines": lines_a_second,
     "commit": commit,
     "restart": restart,

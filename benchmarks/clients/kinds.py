@@ -21,6 +21,8 @@ class Load(msgspec.Struct, frozen=True):
     tokenizer: str
     out: str
     requests: int
+    prompts: str
+    """A file with a prompt a line."""
 
     @property
     def words(self) -> dict[str, Any]:
@@ -103,7 +105,7 @@ CLIENTS: Mapping[str, Client] = {
             *("genai-bench", "benchmark", "--api-backend", "vllm", "--api-base", "{url}", "--api-key", "none"),
             *("--api-model-name", "{model}", "--model-tokenizer", "{tokenizer}", "--task", "text-to-text"),
             *("--traffic-scenario", "D(200,50)", "--num-concurrency", "8", "--max-requests-per-run", "{requests}"),
-            *("--max-time-per-run", "5", "--experiment-base-dir", "{out}"),
+            *("--max-time-per-run", "5", "--experiment-base-dir", "{out}", "--dataset-path", "{prompts}"),
         ),
         _genai_bench,
         {"HF_HUB_OFFLINE": "1"},

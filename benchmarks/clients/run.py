@@ -31,6 +31,7 @@ from stepwell.sim.bench import machine
 
 HOME = Path(__file__).resolve().parents[2] / ".cache" / "clients"
 STEPS = "{base_ns=5000000,prefill_token_ns=2000,decode_request_ns=20000,kv_token_ps=0,swap_page_ns=0}"
+PROMPTS = Path(__file__).resolve().parent / "prompts.txt"
 PATIENCE_S = 900
 """For one client: importing what some of them bring takes minutes on a machine that is busy."""
 
@@ -90,7 +91,7 @@ def run(client: Client, requests: int, folder: Path) -> bool:
     write_tokenizer(folder / "tokenizer")
     (folder / "client").mkdir()
     with serving() as url:
-        load = Load(url, "echo", str(folder / "tokenizer"), str(folder / "client"), requests)
+        load = Load(url, "echo", str(folder / "tokenizer"), str(folder / "client"), requests, str(PROMPTS))
         command = [str(bin_folder / client.command[0]), *(part.format(**load.words) for part in client.command[1:])]
         environment = {**os.environ, **client.environment, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
         environment.pop("PYTHONPATH", None)

@@ -20,6 +20,7 @@ from stepwell.backends.masks import Masks, may_follow
 from stepwell.backends.sampler import choose
 from stepwell.core.execution import StepResult
 from stepwell.core.grammar import Grammar
+from stepwell.core.placement import StepBatch
 from stepwell.core.sampling import SamplingParams
 from stepwell.tests.backends.driving import Hand, Served, make, serve
 from stepwell.tests.backends.tiny import END, SHAPE, write_folder
@@ -108,7 +109,12 @@ def test_a_grammar_that_nobody_can_read_spoils_its_own_answer_only(model: Path) 
     other = backend(model)
     results: list[StepResult] = []
     execute = other.execute
-    other.execute = lambda batch: results.append(execute(batch)) or results[-1]
+
+    def noting(batch: StepBatch) -> StepResult:
+        results.append(execute(batch))
+        return results[-1]
+
+    other.execute = noting
     hand = Hand(other)
     hand.begin(1, [5, 6, 7], 8, SamplingParams(temperature=0.0, grammar=Grammar("choice", '["q"]')))
     hand.begin(2, [5, 6, 7], 8, SamplingParams(temperature=0.0, grammar=Grammar("regex", "(")))

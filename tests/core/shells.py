@@ -25,6 +25,7 @@ from stepwell.core.scheduler import Scheduler
 from stepwell.core.streams import Stream
 from stepwell.sim.backend import EchoBackend, Fault, FaultScript, no_faults
 from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 from stepwell.sim.loop import Simulator
 from stepwell.sim.workload.request import TraceRequest
 
@@ -57,7 +58,7 @@ class Case:
     memory: dict[str, Any] = field(default_factory=dict)
     max_tokens: int = 1000
     faults: dict[int, Fault] = field(default_factory=dict)
-    cost: Linear.Options = ODD
+    cost: LinearOptions = ODD
     options: dict[str, object] = field(default_factory=dict)
 
     def config(self) -> Config:

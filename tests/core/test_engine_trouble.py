@@ -285,6 +285,6 @@ def test_the_numbers_reconcile(depth: int) -> None:
     assert home.metrics.swaps + home.metrics.recomputes > 2
     assert 0 < home.metrics.recomputed_tokens < home.metrics.computed_tokens
     assert all(each.members == 0 for each in home.metrics.gaps.values())
-    assert not home.metrics._members
+    assert not home.metrics._live
     assert not home.metrics._marks
     assert not home.metrics._inflight

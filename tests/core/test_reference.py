@@ -15,6 +15,7 @@ from stepwell.core.journal_encoder import JournalEncoder
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.types import FOREVER
 from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.runs import POLICIES, Pool, build, simulate
 from stepwell.tests.helpers.timeline import Timeline, step_by_step
@@ -28,7 +29,7 @@ LONG = settings(QUICK, max_examples=600)
 class Case:
     pool: Pool
     limits: SchedulerLimits
-    cost: Linear.Options
+    cost: LinearOptions
     max_tokens: int
     requests: tuple[TraceRequest, ...]
 

@@ -13,10 +13,10 @@ import anyio
 from stepwell.core.config import Config
 from stepwell.core.execution import BackendInfo, StepResult
 from stepwell.core.instructions import Launch
-from stepwell.core.placement import carry_out
+from stepwell.core.placement import StepBatch, carry_out
 from stepwell.core.placement_process import MAX_DEATHS, WorkerDied
 from stepwell.core.types import NS_PER_S
-from stepwell.core.worker import ANSWER, BATCH, Answer, Broken, Done, framed
+from stepwell.core.worker import ANSWER, ORDERED, Answer, Broken, Done, framed
 from stepwell.sim import backend as echo
 from stepwell.sim.cost.linear import Linear
 from stepwell.tests.dst.scenario import STEP, Fault, Lost, OutOfMemory, Raises, Scenario, Slow
@@ -134,7 +134,8 @@ class Worker:
         """Executes at once; the answer is read when the engine comes for it."""
         if self._dies_ns >= 0:
             return
-        batch = BATCH.decode(framed(value)[4:])
+        batch = ORDERED.decode(framed(value)[4:])
+        assert isinstance(batch, StepBatch), "no grammars are prepared here"
         try:
             answer: Answer = Done(carry_out(self.device, batch))
         except RuntimeError as error:

@@ -108,8 +108,10 @@ def a_listener_hears_twice_that_it_is_over(patch: pytest.MonkeyPatch) -> None:
     end = Stream._end
 
     def twice(self: Stream) -> None:
+        listener = self._listener
         end(self)
-        end(self)
+        if listener is not None:
+            listener.ended()
 
     patch.setattr(Stream, "_end", twice)
 

@@ -110,7 +110,7 @@ def test_policies_change_under_running_requests_and_no_token_does(tmp_path: Path
 def test_a_real_model_says_the_same_under_changing_policies() -> None:
     """Greedy and deterministic, in a pool where some must give way; policies change between the tokens, or do not."""
     needs_small_model()
-    pool = ("--set", "memory.pages=14", "--set", "memory.host_pages=64", "--set", "scheduler.running_limit=4")
+    pool = ("--set", "memory.pages=10", "--set", "memory.host_pages=64", "--set", "scheduler.running_limit=4")
 
     async def talk(server: Server, changing: bool) -> list[str]:
         async def one(client: AsyncOpenAI, index: int) -> str:

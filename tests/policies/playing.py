@@ -7,7 +7,7 @@ from typing import Any
 
 from stepwell.core import registry
 from stepwell.core.limits import SchedulerLimits
-from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.runs import ROUND, Pool, build, simulate
 from stepwell.tests.helpers.timeline import Timeline
@@ -24,7 +24,7 @@ def play(
     *,
     limits: SchedulerLimits = ONE_SEAT,
     pool: Pool = ROOMY,
-    cost: Linear.Options = ROUND,
+    cost: LinearOptions = ROUND,
 ) -> Timeline:
     """Run to the end; an oracle is told the truth."""
     policy: Any = registry.make_policy(name, options)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepwell.core.limits import SchedulerLimits
-from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 from stepwell.sim.workload.request import TraceRequest
 
 
@@ -41,7 +41,7 @@ class Job:
 
 class Naive:
     def __init__(
-        self, requests: Sequence[TraceRequest], limits: SchedulerLimits, cost: Linear.Options, *,
+        self, requests: Sequence[TraceRequest], limits: SchedulerLimits, cost: LinearOptions, *,
         pages: int, page_size: int, host_pages: int, max_tokens: int, swap: bool,
     ) -> None:  # fmt: skip
         self.limits, self.cost, self.swap = limits, cost, swap

@@ -14,6 +14,7 @@ from stepwell.core.protocols import BatchShape
 from stepwell.core.testing_cost import by_steps
 from stepwell.core.types import FOREVER
 from stepwell.sim.cost.linear import COEFFICIENTS, Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 
 FIELDS = BatchShape.__struct_fields__
 GRID = {
@@ -69,9 +70,7 @@ def test_si_5_positive_finite_and_non_decreasing_far_outside_any_table(name: str
 
 
 @given(options, shapes, st.sampled_from(FIELDS), counts)
-def test_si_5_more_of_anything_never_takes_less(
-    chosen: Linear.Options, shape: BatchShape, name: str, more: int
-) -> None:
+def test_si_5_more_of_anything_never_takes_less(chosen: LinearOptions, shape: BatchShape, name: str, more: int) -> None:
     model = Linear(chosen)
     larger = msgspec.structs.replace(shape, **{name: getattr(shape, name) + more})
     assert 0 < model.step_ns(shape) <= model.step_ns(larger)
@@ -79,7 +78,7 @@ def test_si_5_more_of_anything_never_takes_less(
 
 @given(options, shapes, st.integers(0, 10**15), st.integers(0, 80), st.integers(-10, 10**10))
 def test_si_5_a_run_equals_its_steps(
-    chosen: Linear.Options, shape: BatchShape, start_ns: int, steps: int, ahead_ns: int
+    chosen: LinearOptions, shape: BatchShape, start_ns: int, steps: int, ahead_ns: int
 ) -> None:
     model = Linear(chosen)
     until_ns = start_ns + ahead_ns

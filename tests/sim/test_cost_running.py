@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from stepwell.core.protocols import BatchShape
 from stepwell.core.testing_cost import by_steps
 from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 from stepwell.sim.cost.running import run_by_steps
 from stepwell.tests.sim.test_cost_linear import options, shapes
 
 
 @given(options, shapes, st.integers(0, 10**15), st.integers(0, 80), st.integers(-10, 10**10))
 def test_a_run_by_steps_equals_its_definition(
-    chosen: Linear.Options, shape: BatchShape, start_ns: int, steps: int, ahead_ns: int
+    chosen: LinearOptions, shape: BatchShape, start_ns: int, steps: int, ahead_ns: int
 ) -> None:
     model, before, until_ns = Linear(chosen), msgspec.structs.replace(shape), start_ns + ahead_ns
     found = run_by_steps(model.step_ns, shape, start_ns, steps, until_ns)

@@ -20,6 +20,7 @@ from stepwell.core.instructions import Finished, Instruction
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.scheduler import Scheduler
 from stepwell.sim.cost.linear import Linear
+from stepwell.sim.cost.linear_options import LinearOptions
 from stepwell.sim.loop import Simulator
 from stepwell.sim.workload.request import TraceRequest
 from stepwell.tests.helpers.runs import Pool, build
@@ -99,7 +100,7 @@ def two_kinds(rng: random.Random) -> int:
     return MEAN // 2 if rng.random() < 0.9 else 11 * MEAN // 2
 
 
-def serve(rho: float, seats: int, lengths: Lengths, mean: float, cost: Linear.Options, seed: int = 20) -> Served:
+def serve(rho: float, seats: int, lengths: Lengths, mean: float, cost: LinearOptions, seed: int = 20) -> Served:
     """``rho`` is the load of each seat; of the whole server if it is shared."""
     rng = random.Random(seed)
     servers = 1 if cost is SHARED else seats

@@ -121,6 +121,7 @@ def test_who_leaves_and_who_is_refused_has_a_span_too() -> None:
 
     visit(service, leave)
     (span,) = exporter.get_finished_spans()
+    assert span.attributes is not None
     assert span.attributes["gen_ai.response.finish_reasons"] == ("cancelled",)
     assert span.status.status_code is StatusCode.UNSET
     exporter = InMemorySpanExporter()

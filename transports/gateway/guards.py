@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"(/[a-z0-9_-]+)+")
 """What most paths are: there is one way only to read them."""
 
 MOST_ESCAPES = 4
-"""How often what was escaped is escaped again; the routes read a path once, and all that may be before them a few times.
+"""How often what was escaped is escaped again; routes read a path once, and what may be before them a few times.
 
 Without an end, an address of escaped escapes would hold up everybody, and that before a key was looked at.
 """

@@ -11,10 +11,15 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from stepwell.core.events import Event
+import msgspec
+
+from stepwell.core.events import Event, Submitted
 from stepwell.core.instructions import Instruction
 from stepwell.core.metrics import ServingMetrics
 from stepwell.transports.bell import Bell
+
+FEW = 16
+"""Keys of pages that an event may hold on to: those of a long prompt take a quarter of a MiB, which nobody is told."""
 
 
 class Decided(NamedTuple):
@@ -41,6 +46,7 @@ class DecisionRing:
     def observe(self, now_ns: int, events: Sequence[Event], instructions: Sequence[Instruction]) -> None:
         """Take in one turn."""
         self.turn += 1
+        events = _lean(events)
         self._ring.append(Decided(now_ns, events, instructions, self._metrics.decoding))
         if self._bells:
             for bell in self._bells:
@@ -68,3 +74,11 @@ class DecisionRing:
     def leave(self, bell: Bell) -> None:
         """Harmless the second time."""
         self._bells.pop(bell, None)
+
+
+def _lean(events: Sequence[Event]) -> Sequence[Event]:
+    """The same without long lists of keys; most have none, and are left as they are."""
+    for event in events:
+        if type(event) is Submitted and len(event.keys) > FEW:
+            return [msgspec.structs.replace(each, keys=[]) if type(each) is Submitted else each for each in events]
+    return events

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import Protocol
@@ -115,7 +116,7 @@ class Wire:
             return Caller(tenant, later=True, klass=class_in(headers))
         if not self._gateway.keyed:
             return Caller(self._named_tenant(headers) or "default", believed=True)
-        key = self._gateway.ring.named(name)
+        key = self._gateway.ring.named(name, time.time_ns())
         if key is None:
             raise unauthorised("the key is no longer valid")
         named = self._named_tenant(headers) if key.trusted else ""

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from stepwell.core.events import Submitted
 from stepwell.tests.transports.house import Call, chat, error_of, make_service, until, visit
 
 from starlette.testclient import TestClient  # isort: skip
@@ -133,3 +134,17 @@ def test_what_is_asked_wrongly_is_refused(query: str) -> None:
     app = create_app(make_service())
     http = TestClient(app, client=("127.0.0.1", 1), base_url="http://127.0.0.1")
     assert error_of(http.get(f"/admin/events?{query}"))[0] == 400
+
+
+def test_what_is_kept_holds_on_to_no_long_prompt() -> None:
+    """Keys of pages are told to nobody, and would take a quarter of a MiB of every long prompt."""
+    service = make_service(memory={"allocator": "prefix"})
+
+    async def test(app: ASGIApp) -> None:
+        for size in (4, 400):
+            await Call("/v1/completions", {"prompt": "x" * size, "max_tokens": 1}).run(app)
+
+    visit(service, test)
+    kept = [event for _, turn in service.decisions.since(1, 1000) for event in turn.events]
+    came = [each for each in kept if isinstance(each, Submitted)]
+    assert [(each.prompt_tokens, len(each.keys)) for each in came] == [(4, 1), (400, 0)]

@@ -75,6 +75,8 @@ def test_every_route_lets_in_whom_the_table_says() -> None:
     with TestClient(app, raise_server_exceptions=False, client=HERE, base_url="http://127.0.0.1") as http:
         for route in (each for each in app.routes if isinstance(each, Route)):
             path = re.sub(r"\{.*?\}", "echo", route.path)
+            # Let in and then refused: a stream has no end, and the client would wait for that.
+            asked = path + "?after=x" * (path == "/admin/events")
             place = next(
                 place for place, (patterns, _) in enumerate(table) if any(fnmatchcase(path, each) for each in patterns)
             )
@@ -83,7 +85,7 @@ def test_every_route_lets_in_whom_the_table_says() -> None:
                 let_in = {
                     key
                     for key in ("", KEY, SCRAPER, TOKEN)
-                    if http.request(method, path, headers={"X-Api-Key": key} if key else {}).status_code
+                    if http.request(method, asked, headers={"X-Api-Key": key} if key else {}).status_code
                     not in (401, 403)
                 }
                 assert let_in == OPENS[table[place][1]], (method, path)

@@ -66,6 +66,14 @@ def test_where_a_digest_lies_in_the_table_is_known_to_this_process_only() -> Non
     assert one.find(b"sw-web") == other.find(b"sw-web") == "web"
 
 
+def test_a_key_that_was_shown_before_it_expired_is_none_either() -> None:
+    """What a socket asks for, hours after its handshake."""
+    ring, day_ns = Keyring([key("web", expires="1970-01-02"), key("cron")]), 86_400 * NS
+    assert [ring.named("web", now_ns) is None for now_ns in (day_ns - 1, day_ns)] == [False, True]
+    assert ring.named("cron", 1 << 62) is not None
+    assert ring.named("nobody", 0) is None
+
+
 @pytest.mark.parametrize("expires", ["1970-01-02", "1970-01-02T00:00:00", "1970-01-02T01:00:00+01:00"])
 def test_a_key_expires(expires: str) -> None:
     ring, day_ns = Keyring([key("web", expires=expires)]), 86_400 * NS

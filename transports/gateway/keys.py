@@ -22,14 +22,16 @@ class Keyring:
 
     def shown(self, key: bytes, now_ns: int) -> KeyConfig | None:
         """What it opens; None if there is no such key, or not any more.  ``now_ns`` since 1970."""
-        found = self._shown.find(key)
-        if found is None or now_ns >= self._expires_ns.get(found.name, now_ns + 1):
-            return None
-        return found
+        return self._alive(self._shown.find(key), now_ns)
 
-    def named(self, name: str) -> KeyConfig | None:
-        """The key of that name, as it is now."""
-        return self._named.get(name)
+    def named(self, name: str, now_ns: int) -> KeyConfig | None:
+        """The key of that name, as it is now; None if it is not any more, as while a socket is open for hours."""
+        return self._alive(self._named.get(name), now_ns)
+
+    def _alive(self, key: KeyConfig | None, now_ns: int) -> KeyConfig | None:
+        if key is None or now_ns >= self._expires_ns.get(key.name, now_ns + 1):
+            return None
+        return key
 
 
 def unauthorised(message: str) -> RequestError:

@@ -20,7 +20,8 @@ MAX_CHOICES = 1024
 JSON_STYLE = {"whitespace_flexible": True, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,32}"}
 """What stands between the parts of JSON, in llguidance's words: a model that only indents would never end."""
 
-_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*"')
+_TEXTS = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+"""One that has no end goes to the end: nothing is looked at twice, whatever a client wrote."""
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _BRACKETS = re.compile(r"[\[{(]|[\]})]")
 

@@ -201,7 +201,8 @@ class Generation:
         """A word for its client beside the answer, if there is one to say."""
         self._bell = Bell()
         self._ring = self._bell.ring
-        self._end_bell = Bell()
+        self._ends: dict[Bell, None] = {}
+        """Of those who wait for the end: there may be several."""
         self._over = 0
         self._on_close: Callable[[Generation], None] | None = on_close
 
@@ -222,7 +223,8 @@ class Generation:
     def tell_end(self) -> None:
         """One of the choices is over."""
         self._over += 1
-        self._end_bell.ring()
+        for bell in self._ends:
+            bell.ring()
         self.tell()
 
     def rings(self, ring: Callable[[], None]) -> None:
@@ -281,8 +283,13 @@ class Generation:
 
     async def finished(self) -> None:
         """Wait until every choice has ended; raises the first failure.  Tokens wake nobody who waits here."""
-        while self.error is None and not self.ended:
-            await self._end_bell.heard()
+        bell = Bell()
+        self._ends[bell] = None
+        try:
+            while self.error is None and not self.ended:
+                await bell.heard()
+        finally:
+            del self._ends[bell]
         if self.error is not None:
             raise self.error
 

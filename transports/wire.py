@@ -129,6 +129,17 @@ class Wire:
         """Whether whoever asks may use the model that is served."""
         return self._opens(self.caller(headers))
 
+    def check_later(self, headers: Mapping[str, str], klass: str) -> None:
+        """Whether the server may do work of that class for whoever asks, when no key is shown any more.
+
+        Raises ``RequestError`` for what the key may not have done now.
+        """
+        caller = self.caller(headers)
+        if not self._opens(caller):
+            raise _not_allowed("model", self._model, caller.key.models if caller.key is not None else (), "model")
+        if caller.key is not None and caller.key.classes and klass not in caller.key.classes:
+            raise _not_allowed("class", klass, caller.key.classes, "")
+
     def _opens(self, caller: Caller) -> bool:
         return caller.key is None or not caller.key.models or self._model in caller.key.models
 

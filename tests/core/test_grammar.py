@@ -48,6 +48,12 @@ def test_the_depth_of_a_text(grammar: Grammar, expected: int) -> None:
     assert grammar.depth == expected
 
 
+def test_quotes_without_an_end_are_read_once() -> None:
+    """A look for the end of each of them would take a minute, on the loop that everybody waits for."""
+    assert Grammar("json", '{"a' + '\\"' * 32_000).depth == 1
+    assert Grammar("json", '["' + "\\" * 32_001).depth == 1
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [("", "empty"), ("x" * 101, "101 bytes, and 100"), ("é" * 51, "102 bytes"), ("(" * (MAX_DEPTH + 1), "nested")],

@@ -23,8 +23,11 @@ from stepwell.tests.transports.batch_house import (
     upload,
 )
 from stepwell.tests.transports.house import client, error_of
+from stepwell.transports.batches.runner import Runner
 from stepwell.transports.http.app import create_app
 from stepwell.transports.service import Service
+from stepwell.transports.store import batches
+from stepwell.transports.store.batches import BatchRow
 
 # ------------------------------------------------------------------------------------------------ early ends
 
@@ -56,6 +59,21 @@ def test_cancelling_stops_what_runs(tmp_path: Path) -> None:
         until(lambda: not service.metrics.running)
         assert error_of(server.post(f"/v1/batches/{made['id']}/cancel"))[:2] == (409, "batch_ended")
         assert server.delete(f"/v1/files/{file}").status_code == 200
+
+
+def test_cancelled_before_anybody_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in the list as soon as it is written, which is before there is a task for it."""
+    begins = Runner.begin
+
+    def cancelled(runner: Runner, row: BatchRow) -> None:
+        runner._store.database.post(lambda db: batches.cancel(db, row.tenant, row.id, row.created_at))
+        begins(runner, row)
+
+    monkeypatch.setattr(Runner, "begin", cancelled)
+    with client(storing(tmp_path)) as server:
+        batch = ended(server, begin(server, [asking(number) for number in range(3)])["id"])
+        assert batch["status"] == "cancelled"
+        assert outcome(server, batch)[0] == {}
 
 
 def test_a_batch_ends_with_its_window(tmp_path: Path) -> None:

@@ -56,6 +56,20 @@ def test_a_salt_keeps_prefixes_apart() -> None:
         assert idle(service)
 
 
+def test_a_salt_keeps_prefixes_of_responses_apart() -> None:
+    service = make_service(lengths=dict.fromkeys(range(1, 99), 2), memory={"allocator": "prefix"})
+    with client(service) as http:
+
+        def cached(**fields: Any) -> int:
+            usage = http.post("/v1/responses", json={"input": "x" * 12, **fields}).json()["usage"]
+            return int(usage["input_tokens_details"]["cached_tokens"])
+
+        assert [cached() for _ in range(2)] == [0, 8]
+        assert [cached(cache_salt="mine") for _ in range(2)] == [0, 8]
+        assert [cached(cache_salt="yours"), cached()] == [0, 8]
+        assert idle(service)
+
+
 def test_in_6_a_request_s_name_comes_back_in_one_header_only() -> None:
     with client(make_service()) as http:
         for path, body in (("chat/completions", chat()), ("completions", {"prompt": "x"})):

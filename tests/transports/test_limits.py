@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -171,6 +172,14 @@ def test_a_key_for_one_class_is_of_that_class_and_told_so() -> None:
         assert error_of(tier) == (403, "class_not_allowed", "service_tier")
         ranged = http.post(CHAT, json=chat("hi", priority=5), headers=bearer("acme"))
         assert error_of(ranged) == (403, "class_not_allowed", "priority")
+
+
+def test_a_batch_does_nothing_later_that_its_key_may_not_do_now(tmp_path: Path) -> None:
+    keys = [key("acme", models=("llama",)), key("bolt", classes=("chat",)), key("corp", classes=("chat", "batch"))]
+    with client(make_service(keys=keys, store={"path": str(tmp_path / "store.sqlite")})) as http:
+        body = {"input_file_id": "file-x", "endpoint": CHAT, "completion_window": "24h"}
+        told = [error_of(http.post("/v1/batches", json=body, headers=bearer(each["name"])))[:2] for each in keys]
+    assert told == [(403, "model_not_allowed"), (403, "class_not_allowed"), (404, "file_not_found")]
 
 
 def test_a_key_for_other_models_opens_none() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 import weakref
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -21,6 +23,7 @@ from stepwell.transports.errors import RequestError
 from stepwell.transports.responses.answer import ENDS, Answer
 from stepwell.transports.responses.live import Live
 from stepwell.transports.responses.log import COST, Entry, EventLog
+from stepwell.transports.responses.shelf import size_of
 
 Read = list[tuple[str, bytes]]
 
@@ -168,6 +171,16 @@ def test_of_many_responses_as_many_stay_as_may_be_kept(keep: int, does: list[str
             assert not any(each() for each in made)
 
     anyio.run(main)
+
+
+def test_log_probabilities_count_as_what_they_take() -> None:
+    answer = Answer("echo", {}, 1 << 10)
+    answer.open("message")
+    best = [{"token": "a", "logprob": -1.0, "bytes": [97]} for _ in range(20)]
+    for _ in range(100):
+        answer.say("a", [{**best[0], "top_logprobs": best}])
+    live = SimpleNamespace(answer=answer, input=b"", told_size=2)
+    assert size_of(cast(Live, live)) > 100 * 21 * sys.getsizeof(best[0])
 
 
 def test_what_is_too_old_goes() -> None:

@@ -59,6 +59,22 @@ def test_a_background_response_needs_no_connection() -> None:
     visit(service, test)
 
 
+def test_everybody_who_waits_for_the_end_hears_of_it() -> None:
+    """A cancel that is sent again while the first one waits for its step."""
+    service = house(step_us=100_000, lengths={1: 4000})
+
+    async def test(app: Any) -> None:
+        live = await begun(app, service, create("ab", background=True))
+        calls = [Call(f"{URL}/{live.id}/cancel", {}) for _ in range(3)]
+        with anyio.fail_after(PATIENCE_S):
+            async with anyio.create_task_group() as tasks:
+                for call in calls:
+                    tasks.start_soon(call.run, app)
+        assert [json.loads(call.text)["status"] for call in calls] == ["cancelled"] * 3
+
+    visit(service, test)
+
+
 @pytest.mark.parametrize(
     ("fields", "goes_on"), [({"store": True}, True), ({"store": False}, False), ({}, False)], ids=str
 )

@@ -165,6 +165,8 @@ class Runner:
             await self._certain(lambda db: batches.fail(db, row.number, errors, now))
             return False
         job.row = await self._certain(lambda db: batches.start(db, row.number, checker.lines, model, now))
+        if job.row.status == "cancelling":  # by a client who knew of it before there was a job to tell
+            job.end("cancelled")
         return True
 
     async def _feed(self, job: Job) -> None:

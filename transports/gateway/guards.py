@@ -23,6 +23,12 @@ GUARDED = "stepwell.guarded"
 _PLAIN = re.compile(r"(/[a-z0-9_-]+)+")
 """What most paths are: there is one way only to read them."""
 
+MOST_ESCAPES = 4
+"""How often what was escaped is escaped again; routes read a path once, and what may be before them a few times.
+
+Without an end, an address of escaped escapes would hold up everybody, and that before a key was looked at.
+"""
+
 
 class Guard(msgspec.Struct, frozen=True):
     """All paths that begin with ``prefix``, such as ``/admin``, want a token with one of ``digests``.
@@ -53,7 +59,9 @@ def guard_of(path: str, guards: Sequence[Guard]) -> Guard | None:
 
 def plainly(path: str) -> tuple[str, str]:
     """A path in small letters, without escapes and doubled slashes: as it is, and with its dots followed."""
-    while "%" in path and unquote(path) != path:
+    for _ in range(MOST_ESCAPES):
+        if "%" not in path:
+            break
         path = unquote(path)
     said: list[str] = []
     followed: list[str] = []
@@ -62,5 +70,8 @@ def plainly(path: str) -> tuple[str, str]:
         if part in ("", "."):
             continue
         said.append(part)
-        followed = followed[:-1] if part == ".." else [*followed, part]
+        if part != "..":
+            followed.append(part)
+        elif followed:
+            followed.pop()
     return "/" + "/".join(said), "/" + "/".join(followed)

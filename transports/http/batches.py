@@ -69,6 +69,8 @@ async def create(request: Request) -> Response:
     """``POST /v1/batches``."""
     service, store, tenant = kept(request)
     service.check_taking()
+    # Lines are run when no key is shown any more.
+    service.wire.check_later(request.headers, class_of(service.config, service.config.store.batch_class))
     asked = await decode_body(await read_body(request), _CREATE)
     runner, windows = _runner(request), store.limits.windows
     if asked.endpoint not in runner.endpoints:

@@ -112,7 +112,7 @@ class Live:
             self.input = stored(order.items)
         with service.stopping.given_up():
             prompt = await self._prompt([*before, *order.items])
-            keys = await service.keys([prompt], order.tenant)
+            keys = await service.keys([prompt], order.tenant, order.wants.cache_salt)
             sampling = await service.structured.ready(order.wants.sampling, order.wants.grammar_field)
         generation = service.start([prompt], msgspec.structs.replace(order.wants, sampling=sampling), keys)
         order.forget()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from stepwell.core.config_responses import ResponsesConfig
 from stepwell.core.types import NS_PER_S
+from stepwell.transports.responses.answer import Json
 from stepwell.transports.responses.live import Live
 
 COST = 3 << 10
 """Bytes of a response beside its texts, about."""
+ROW = 512
+"""Bytes of a token's log-probability, and of each of the best beside it, about."""
 
 
 class _Place(msgspec.Struct):
@@ -117,4 +120,9 @@ class Shelf:
 def size_of(live: Live) -> int:
     """Bytes that it takes, about."""
     answer = live.answer
-    return COST + len(live.input) + live.told_size + answer.log.size + sum(len(item.text) for item in answer.items)
+    items = sum(len(item.text) + _rows(item.logprobs) for item in answer.items)
+    return COST + len(live.input) + live.told_size + answer.log.size + items
+
+
+def _rows(logprobs: Sequence[Json]) -> int:
+    return sum(ROW * (1 + len(row["top_logprobs"])) for row in logprobs)

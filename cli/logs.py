@@ -28,6 +28,16 @@ def log(level: Level, event: str, **values: object) -> None:
     getattr(structlog.get_logger("stepwell"), level)(event, **values)
 
 
+def quiet_refusals() -> None:
+    """Say nothing of handshakes that were answered by a refusal: uvicorn takes each for a fault of the application, so
+    that whoever has no key could fill the log.  ``stepwell:transport_total`` counts them."""
+    logging.getLogger("uvicorn.error").addFilter(_no_refusal)
+
+
+def _no_refusal(record: logging.LogRecord) -> bool:
+    return record.msg != "ASGI callable returned without completing handshake."
+
+
 def configure() -> None:
     """Send what every part of the program logs to stderr; by itself structlog would print it on stdout."""
     import structlog  # lazy: start-up

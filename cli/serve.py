@@ -18,7 +18,7 @@ import anyio
 import msgspec
 
 from stepwell.cli.garbage import settle_garbage
-from stepwell.cli.logs import configure, log
+from stepwell.cli.logs import configure, log, quiet_refusals
 from stepwell.cli.process_stats import SPARE, raise_descriptors
 from stepwell.cli.serve_access import check_access_files, warn_if_open, with_files
 from stepwell.cli.serve_admin import closing, journal_of, listen_admin, serving_beside, tokens_in
@@ -242,6 +242,7 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
     from stepwell.transports.http.protocol import bounded_protocol  # lazy: the same
     from stepwell.transports.http.sse import DirectSend  # lazy: the same
 
+    quiet_refusals()
     return uvicorn.Config(
         DirectSend(app),  # type: ignore[arg-type]
         http=bounded_protocol(config.server.body_timeout_s),

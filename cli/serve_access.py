@@ -22,7 +22,7 @@ def with_files(resolved: Resolved, config: Config) -> Config:
     def seen(path: str, name: str) -> str:
         return str(resolved.base(path) / name) if name else ""
 
-    server, gateway = config.server, config.gateway
+    server, gateway, admin = config.server, config.gateway, config.admin
     return replace(
         config,
         server=replace(
@@ -31,6 +31,12 @@ def with_files(resolved: Resolved, config: Config) -> Config:
             tls_key=seen("server.tls_key", server.tls_key),
         ),
         gateway=replace(gateway, key_file=seen("gateway.key_file", gateway.key_file)),
+        admin=replace(
+            admin,
+            token_file=seen("admin.token_file", admin.token_file),
+            journal_folder=seen("admin.journal_folder", admin.journal_folder),
+        ),
+        store=replace(config.store, path=seen("store.path", config.store.path)),
     )
 
 

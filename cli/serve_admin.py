@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import uvicorn
 
 
-def tokens_in(environ: Mapping[str, str]) -> list[str]:
-    """The token that the environment gives, if it does."""
-    token = environ.get(ADMIN_TOKEN, "").strip()
+def tokens_in(environ: MutableMapping[str, str]) -> list[str]:
+    """The token that the environment gives, if it does; it is taken out, as workers inherit what is left there."""
+    token = environ.pop(ADMIN_TOKEN, "").strip()
     return [token] if token else []
 
 

@@ -7,6 +7,7 @@ under its name only once its header is complete.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -247,8 +248,8 @@ class JournalWriter:
 
 
 def _begin(path: Path, head: bytes) -> BinaryIO:
-    """A file that holds ``head``, ready for more."""
-    file = path.open("wb", buffering=0)
+    """A file that holds ``head``, ready for more, and is its owner's only: it may hold prompts as token ids."""
+    file = open(path, "wb", buffering=0, opener=_own)  # noqa: SIM115 - closed by the writer
     try:
         _write_all(file, head)
     except OSError:
@@ -256,6 +257,10 @@ def _begin(path: Path, head: bytes) -> BinaryIO:
             file.close()
         raise
     return file
+
+
+def _own(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:

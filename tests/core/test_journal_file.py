@@ -58,6 +58,14 @@ def long_case() -> Case:
     )
 
 
+def test_a_journal_is_its_owners_only(tmp_path: Path) -> None:
+    """Later segments too: at level ``tokens`` it holds what was said."""
+    record(fixed_case(2, "swap", "paged"), tmp_path / "run.jsonl", segment_bytes=1, batch_turns=1)
+    modes = {each.name: each.stat().st_mode & 0o777 for each in tmp_path.iterdir()}
+    assert len(modes) > 1
+    assert set(modes.values()) == {0o600}, modes
+
+
 # ------------------------------------------------------------------------------------------------ torn and damaged
 
 

@@ -56,6 +56,13 @@ def ask(server: Server, prompt: str) -> None:
         answer.read()
 
 
+def test_the_token_of_the_environment_goes_no_further(server: Server) -> None:
+    """The worker, and what it may start, is given everything but the token."""
+    (worker,) = [line.rpartition(" ")[2] for line in server.greeting if "in worker process" in line]
+    assert b"PATH=" in (given := Path(f"/proc/{worker}/environ").read_bytes())
+    assert TOKEN.encode() not in given
+
+
 def test_an_operator_sees_holds_and_ends_what_runs_and_all_of_it_replays(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:

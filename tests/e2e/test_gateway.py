@@ -121,11 +121,13 @@ def test_au_2_a_key_is_said_nowhere(tmp_path: Path) -> None:
             assert digest_of(key.encode())[7:] not in text
 
 
-def test_au_1_the_sdk_shows_its_key_over_http_and_sockets() -> None:
+def test_au_1_the_sdk_shows_its_key_over_http_and_sockets(tmp_path: Path) -> None:
     """AU-1: also over a WebSocket's handshake, whose refusal is a plain 401; and its retries follow our headers."""
     key = {"name": "web", "digest": digest_of(IN_FILE.encode()), "tenant": "web"}
     limits = "{requests_per_minute=60,tokens_per_minute=100000}"
-    with serving("--set", f"keys=[{toml_value(key)}]", "--set", f"gateway={limits}") as server:
+    with serving(
+        "--set", f"keys=[{toml_value(key)}]", "--set", f"gateway={limits}", errors=tmp_path / "errors"
+    ) as server:
         assert "Authorization: Bearer KEY" in server.greeting[-1]
         with sdk(server, IN_FILE) as client:
             asked: Any = {"model": "echo", "messages": [{"role": "user", "content": "a few words"}]}
@@ -139,6 +141,7 @@ def test_au_1_the_sdk_shows_its_key_over_http_and_sockets() -> None:
         connection.request("POST", "/v1/chat/completions", json.dumps(chat("hi")), bare)
         assert connection.getresponse().status == 401
         connection.close()
+    assert "handshake" not in (tmp_path / "errors").read_text()  # a refusal is no fault, and who has no key no author
 
 
 async def _sockets(server: Server) -> None:
@@ -251,6 +254,19 @@ def test_files_are_looked_for_beside_the_configuration_that_names_them(tmp_path:
     assert with_files(resolved, resolved.config).gateway.key_file == str(tmp_path / "keys.toml")
     by_flag = resolve(tmp_path / "serving.toml", overrides=["gateway.key_file=keys.toml"])
     assert with_files(by_flag, by_flag.config).gateway.key_file == "keys.toml"
+
+
+def test_all_files_of_a_configuration_are_where_it_is(tmp_path: Path) -> None:
+    """Not only the key file: a token or a store of the same folder too; what is not named stays so."""
+    named = "[admin]\ntoken_file = 'token'\njournal_folder = 'journals'\n[store]\npath = 'store.sqlite'\n"
+    (tmp_path / "serving.toml").write_text(named)
+    resolved = resolve(tmp_path / "serving.toml")
+    seen = with_files(resolved, resolved.config)
+    assert seen.admin.token_file == str(tmp_path / "token")
+    assert seen.admin.journal_folder == str(tmp_path / "journals")
+    assert seen.store.path == str(tmp_path / "store.sqlite")
+    bare = resolve(None)
+    assert with_files(bare, bare.config) == bare.config
 
 
 # ------------------------------------------------------------------------------------------------ drain

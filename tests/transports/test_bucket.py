@@ -184,7 +184,9 @@ def test_what_is_predicted_follows_the_tenants_own_answers() -> None:
 
 def test_each_limit_is_named_and_says_when_to_come_again() -> None:
     it = limits(requests_per_minute=2, tokens_per_minute=100, concurrent=8, predicted_tokens=1)
-    with pytest.raises(LimitReached, match=r"tokens_per_minute.*100 are left, and this asks for 151") as never:
+    with pytest.raises(
+        LimitReached, match=r"tokens_per_minute.*100 are left, and this asks for 150, which it never holds"
+    ) as never:
         it.take("a", [150], 1, 5000, 0)
     assert refusal_of(never.value).headers["x-should-retry"] == "false"
     with pytest.raises(LimitReached, match="concurrent") as much:

@@ -19,7 +19,7 @@ from stepwell.core.config_gateway import KeyConfig
 from stepwell.core.errors import StepwellError, UserError
 from stepwell.transports.errors import RequestError, refusal_of
 from stepwell.transports.gateway.caller import RAW, by_key
-from stepwell.transports.gateway.credentials import shown_by, without_credentials
+from stepwell.transports.gateway.credentials import NO_KEY, shown_by, without_credentials
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.guards import GUARDED, Guard, guard_of
 from stepwell.transports.gateway.keys import unauthorised
@@ -103,7 +103,8 @@ class Gate:
             return scope
         shown = shown_by(scope)
         if not shown.key or not guard.opens(shown.key):
-            raise unauthorised(shown.problem or f"{guard.prefix} wants a token of its own")
+            problem = "" if shown.problem == NO_KEY else shown.problem
+            raise unauthorised(problem or f"{guard.prefix} wants a token of its own: Authorization: Bearer TOKEN")
         return {**without_credentials(scope), GUARDED: guard.prefix}
 
     async def _refuse(self, error: UserError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -229,6 +229,8 @@ class Limits:
         ):
             if bucket is None or wanted <= bucket.left(now_ns):
                 continue
+            fits = wanted <= bucket.per_minute
             needs = f"{max(bucket.left(now_ns), 0):,} are left, and this asks for {wanted:,}"
+            needs += "" if fits else ", which it never holds"
             wait_ns = bucket.wait_ns(wanted, now_ns)
-            raise reached(what, bucket.per_minute, needs, wait_ns, retry=wanted <= bucket.per_minute)
+            raise reached(what, bucket.per_minute, needs, wait_ns, retry=fits)

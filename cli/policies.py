@@ -36,7 +36,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
             command.add_argument(
                 "name", metavar="NAME", help="a registered name, module:attribute or file.py:attribute"
             )
-        command.add_argument("--kind", choices=kinds, default="policies", help="kind of plugin (policies)")
+        command.add_argument(
+            "--kind",
+            choices=kinds,
+            default="policies",
+            metavar="KIND",
+            help=f"of plugin: {', '.join(kinds)} (policies)",
+        )
         command.add_argument("--json", action="store_true", help="as JSON")
     check = commands.add_parser("check", help="run the conformance suite on a policy")
     check.add_argument("name", metavar="NAME", help="a registered name, module:attribute or file.py:attribute")

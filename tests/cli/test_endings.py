@@ -20,7 +20,7 @@ from stepwell.tests.cli.hand import call, scenario
 
 BAD = [
     (["smi"], "did you mean 'sim'?"),
-    (["bogus"], "unknown command 'bogus'. Commands: serve, sim,"),
+    (["bogus"], "unknown command 'bogus'. Commands: serve, admin, sim,"),
     (["sim", "--polcy", "fcfs"], "unrecognized arguments"),
     (["sim", "--limit", "many"], "invalid int value"),
     (["sim", "--limit", "-3"], "workload.limit"),

@@ -43,6 +43,20 @@ ERROR: Json = {
 }
 """What everything that is refused is told in, but for Anthropic's routes."""
 
+ANTHROPIC_ERROR: Json = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+    },
+}
+"""What theirs are told in."""
+
 
 async def openapi(request: Request) -> Response:
     """``GET /openapi.json``."""
@@ -90,7 +104,7 @@ def description(routes: Sequence[tuple[str, str]]) -> Json:
         "paths": paths,
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Error": ERROR, **schemas},
+            "schemas": {"Error": ERROR, "AnthropicError": ANTHROPIC_ERROR, **schemas},
         },
     }
 
@@ -99,15 +113,13 @@ def _operation(operation: Operation, parameters: Sequence[str]) -> Json:
     good: Json = {operation.answer: {}}
     if operation.streams:
         good["text/event-stream"] = {}
+    refused = {"application/json": {"schema": _ref(operation.error)}}
     made: Json = {
         "summary": operation.summary,
         "responses": {
             str(operation.status): {"description": "As asked.", "content": good},
-            "4XX": {
-                "description": "What is wrong, and where.",
-                "content": {"application/json": {"schema": _ref("Error")}},
-            },
-            "5XX": {"description": "No room, or a bug.", "content": {"application/json": {"schema": _ref("Error")}}},
+            "4XX": {"description": "What is wrong, and where.", "content": refused},
+            "5XX": {"description": "No room, or a bug.", "content": refused},
         },
     }
     told = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters]

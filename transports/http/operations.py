@@ -31,6 +31,8 @@ class Operation(msgspec.Struct, frozen=True):
     query: Mapping[str, Json] = {}
     form: Mapping[str, Json] | None = None
     """The fields of a form, which it takes in place of a body."""
+    error: str = "Error"
+    """The schema of what is refused."""
 
 
 _WHOLE: Json = {"type": "integer", "minimum": 0}
@@ -67,8 +69,12 @@ OPERATIONS: Mapping[str, Operation] = {
     "DELETE /v1/responses/{id}": Operation("Forget it; one that is on its way ends."),
     "POST /v1/responses/{id}/cancel": Operation("End it; harmless if it has ended."),
     "GET /v1/responses/{id}/input_items": Operation("What it answers.", query=_PAGED),
-    "POST /v1/messages": Operation("Answer a chat, as Anthropic's API does.", MessagesRequest, streams=True),
-    "POST /v1/messages/count_tokens": Operation("How many tokens such a chat is.", CountRequest),
+    "POST /v1/messages": Operation(
+        "Answer a chat, as Anthropic's API does.", MessagesRequest, streams=True, error="AnthropicError"
+    ),
+    "POST /v1/messages/count_tokens": Operation(
+        "How many tokens such a chat is.", CountRequest, error="AnthropicError"
+    ),
     "POST /tokenize": Operation("The tokens of a text or a chat.", TokenizeRequest),
     "POST /detokenize": Operation("The text of tokens.", DetokenizeRequest),
     "POST /v1/files": Operation("Keep a file, with the requests of a batch.", form=_FILE),

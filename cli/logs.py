@@ -54,7 +54,7 @@ def configure() -> None:
             ),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, _least[0].upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *names: structlog.PrintLogger(sys.stderr),  # whatever stderr is by then
         cache_logger_on_first_use=False,
     )
     _ready[:] = _least

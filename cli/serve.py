@@ -320,6 +320,8 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
             )
             log("warning", f"draining: what runs may end, {after}", seconds=limits.drain_s)
             service.leave()
+            if not limits.pre_drain_s:  # at once, rather than when somebody looks
+                service.drain()
 
     @contextmanager
     def none() -> Iterator[None]:

@@ -32,7 +32,7 @@ from stepwell.core.instructions import (
 )
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.metrics_batches import BatchTally, batch_families
-from stepwell.core.metrics_families import Families, by_one
+from stepwell.core.metrics_families import SLEEP_STATES, Families, by_one
 from stepwell.core.metrics_histogram import Histogram
 from stepwell.core.metrics_policy import PolicyRecord, public_name
 from stepwell.core.metrics_queue import Deferred, queue_families
@@ -67,16 +67,14 @@ class ServingMetrics:
     ) -> None:
         self.total_pages = total_pages
         self.live: dict[RequestId, Live] = {}
-        self.running = 0
-        self.pages = 0
+        self.running = self.pages = 0
         self.paused = False
         self.step = StepMetrics(limits.token_budget if limits else 0, public_name(policy), page_size)
         self.slo = SloCounts(limits.classes if limits else ())
         self.tenants = TenantTokens(tenants)
         self.waits = Foresight()
         """Of how long requests wait, as far as others waited before them."""
-        self.accepted = self.prompt_tokens = self.generation_tokens = 0
-        self.cached_tokens = self.queried_tokens = 0
+        self.accepted = self.prompt_tokens = self.generation_tokens = self.cached_tokens = self.queried_tokens = 0
         self.preemptions: dict[str, int] = {"swap": 0, "recompute": 0}
         self.ends = dict.fromkeys((*REASONS.values(), *NEVER), 0)
         self.rejections: dict[str, int] = {}
@@ -102,8 +100,7 @@ class ServingMetrics:
         """Of the decode group, with the group's steps done before the first that each was in."""
         self.decoding = 0
         """Requests in the decode group, by the latest launch."""
-        self._group_steps = 0
-        self._group_ns = 0
+        self._group_steps = self._group_ns = 0
         self._inflight: deque[tuple[Launch, Sequence[RequestId], int, int]] = deque()
         """Each with who samples outside the group, and its tokens of prompts and of the group."""
         self._moved_ns = 0
@@ -221,6 +218,8 @@ class ServingMetrics:
             live.first_ns = now_ns
             self._add("time_to_first_token_seconds", now_ns - live.arrival_ns)
             self._add("request_prefill_time_seconds", now_ns - live.admitted_ns)
+        if not live.stands and not live.dropped:
+            live.stands = True
             self._deferred.computed(id)
         live.last_ns = now_ns
 
@@ -255,7 +254,7 @@ class ServingMetrics:
             now_ns, event.prompt_tokens, event.max_tokens, event.parent, event.klass, given, foreseen_ns
         )
         parent = self.live.get(event.parent)
-        if parent is not None and parent.first_ns < 0:
+        if parent is not None and not parent.stands:
             self._deferred.add(event.request, event.parent)
 
     def _rejected(self, now_ns: int, rejected: Rejected) -> None:
@@ -271,6 +270,7 @@ class ServingMetrics:
     def _admitted(self, now_ns: int, admitted: Admitted) -> None:
         live = self.live[admitted.request]
         self._run(live, True)
+        live.dropped = False
         self.pages -= admitted.shared
         if live.admitted_ns < 0:
             live.admitted_ns = now_ns
@@ -296,6 +296,7 @@ class ServingMetrics:
         live = self.live[preempted.request]
         self._run(live, False)
         live.preemptions += 1
+        live.dropped = preempted.mode == "recompute"
         self.preemptions[preempted.mode] += 1
         self.pages -= preempted.pages
 
@@ -345,12 +346,11 @@ class ServingMetrics:
         make, now_ns = Families(self._labels), self._clock()
         yield make.gauge("vllm:num_requests_running", "Requests on the device.", self.running)
         yield from queue_families(make, now_ns, self.waiting, len(self._deferred), self.live, self._classes)
-        usage = self.pages / self.total_pages if self.total_pages else 0.0
+        usage = self.pages / max(self.total_pages, 1)
         yield make.gauge("vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", usage)
         shape = (str(self._page_size), str(self.total_pages))
         yield make.gauges("vllm:cache_config_info", "Pages, their size.", ["block_size", "num_gpu_blocks"], {shape: 1})
-        states = {"awake": 1.0, "weights_offloaded": 0.0, "discard_all": 0.0}
-        yield make.gauges("vllm:engine_sleep_state", "1 for the state it is in.", ["sleep_state"], by_one(states))
+        yield make.gauges("vllm:engine_sleep_state", "1 for the state it is in.", ["sleep_state"], by_one(SLEEP_STATES))
         yield make.gauge("stepwell:paused", "1 while an operator has paused the engine.", self.paused)
         yield from self._counters(make)
         yield from self.step.collect(make, self.waits)

@@ -52,6 +52,10 @@ class Families:
         return family
 
 
+SLEEP_STATES = {"awake": 1.0, "weights_offloaded": 0.0, "discard_all": 0.0}
+"""Those that the field knows; here a model is always awake."""
+
+
 def by_one(values: Mapping[str, float]) -> Samples:
     """Of a family with one label of its own."""
     return {(value,): count for value, count in values.items()}

@@ -52,6 +52,10 @@ class Live(msgspec.Struct, gc=False):
     last_ns: int = 0
     preemptions: int = 0
     running: bool = False
+    stands: bool = False
+    """Its prompt has been computed, and it was on the device when that was known: choices of it wait no more."""
+    dropped: bool = False
+    """It was sent away and is to be computed again."""
 
 
 def request_histograms() -> dict[str, Histogram]:

@@ -268,6 +268,6 @@ def test_gauges_are_exported() -> None:
         'vllm:num_requests_running{engine="0",model_name="echo"} 0.0',
         'vllm:request_success_total{engine="0",finished_reason="stop",model_name="echo"} 1.0',
         'vllm:time_to_first_token_seconds_count{engine="0",model_name="echo"} 1.0',
-        'vllm:cache_config_info{block_size="4",num_gpu_blocks="400"} 1.0',
+        'vllm:cache_config_info{block_size="4",engine="0",model_name="echo",num_gpu_blocks="400"} 1.0',
     ):
         assert line in text

@@ -309,8 +309,12 @@ def finalize(db: sqlite3.Connection, number: int, now: int) -> BatchRow:
 
 
 def finish(db: sqlite3.Connection, number: int, status: str, now: int, file_s: int) -> None:
-    """It is ``completed``, ``expired`` or ``cancelled``, and its files can be seen; those without a line are none."""
+    """It is ``completed``, ``expired`` or ``cancelled``, and its files can be seen; those without a line are none.
+
+    One that somebody cancelled meanwhile is cancelled, whatever it was about to be.
+    """
     row = get(db, number)
+    status = "cancelled" if row.status == "cancelling" else status
     expires_at = now + (row.output_seconds or file_s)
     for column, id in (("output_file_id", row.output_file_id), ("error_file_id", row.error_file_id)):
         if id is not None and not _publish(db, id, now, expires_at):

@@ -18,6 +18,7 @@ import anyio
 import msgspec
 
 from stepwell.cli.garbage import settle_garbage
+from stepwell.cli.listening import bound
 from stepwell.cli.logs import configure, log, quiet_refusals
 from stepwell.cli.process_stats import SPARE, raise_descriptors
 from stepwell.cli.serve_access import check_access_files, warn_if_open, with_files
@@ -182,15 +183,7 @@ def _listen(config: Config) -> socket.socket:
     """The port, taken before anything is loaded and opened after that; with bounds on what a client that does not read
     can cost."""
     server = config.server
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise UserError(
-            f"cannot listen at {server.host}:{server.port}: {error.strerror or error}", field="server.port"
-        ) from None
+    listener = bound(server.host, server.port, "server.port")
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, server.send_buffer_kib << 10)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # Connections inherit it: bytes that a dropped client never takes are given up, and its socket with them.  Long

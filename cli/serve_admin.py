@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from stepwell.cli.journal_live import LiveJournal
+from stepwell.cli.listening import bound
 from stepwell.core.config import Config
 from stepwell.core.config_admin import ADMIN_TOKEN
-from stepwell.core.errors import UserError
 from stepwell.core.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -39,18 +39,7 @@ def journal_of(folder: Path | None, config: Config, scheduler: Scheduler) -> Liv
 def listen_admin(config: Config) -> socket.socket | None:
     """The operator's port, if there is one, taken before anything is loaded."""
     admin = config.admin
-    if admin.port < 0:
-        return None
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(admin.host, admin.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        raise UserError(
-            f"cannot listen at {admin.host}:{admin.port}: {error.strerror or error}", field="admin.port"
-        ) from None
-    return listener
+    return bound(admin.host, admin.port, "admin.port") if admin.port >= 0 else None
 
 
 @asynccontextmanager

@@ -46,9 +46,9 @@ def test_table_of_the_hand_worked_run(hand: Path, capsys: pytest.CaptureFixture[
     for line in told(
         """\
         two.csv (simple): 2 rows, 2 used, 0 dropped, 0 refused (0.00 % left out)
-        TTFT all 0.027 µs 0.018 µs 0.036 µs 0.036 µs
-        ITL all 0.0143 µs 0.012 µs 0.012 µs 0.107 µs
-        E2E all 0.299 µs 0.246 µs 0.352 µs 0.352 µs
+        TTFT all 0.027 µs 0.018 µs 0.036 µs 0.036 µs 0.036 µs
+        ITL all 0.0143 µs 0.012 µs 0.012 µs 0.019 µs 0.107 µs
+        E2E all 0.299 µs 0.246 µs 0.352 µs 0.352 µs 0.352 µs
         SLO attainment 50.0 %
         by recompute 1
         recompute tax 26.0 %

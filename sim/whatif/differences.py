@@ -32,7 +32,7 @@ SHOWN = tuple(
     if measure.of_scope is not None
     and (
         measure.metric.name in ("slo_attainment", "goodput_per_s", "preemptions")
-        or (measure.metric.name.partition("_")[0] in ("ttft", "tpot", "e2e") and "_p90_" not in measure.metric.name)
+        or (measure.metric.name.partition("_")[0] in ("ttft", "tpot", "e2e") and measure.metric.name.split("_")[1] in ("mean", "p50", "p99"))
     )
 )
 """What is told of each class: means, medians, p99, objectives, preemptions."""

@@ -46,9 +46,9 @@ def test_table_of_the_hand_worked_run(hand: Path, capsys: pytest.CaptureFixture[
     for line in told(
         """\
         two.csv (simple): 2 rows, 2 used, 0 dropped, 0 refused (0.00 % left out)
-        TTFT all 0.027 µs 0.018 µs 0.036 µs 0.036 µs
-        ITL all 0.0143 µs 0.012 µs 0.012 µs 0.107 µs
-        E2E all 0.299 µs 0.246 µs 0.352 µs 0.352 µs
+        TTFT all 0.027 µs 0.018 µs 0.036 µs 0.036 µs 0.036 µs
+        ITL all 0.0143 µs 0.012 µs 0.012 µs 0.019 µs 0.107 µs
+        E2E all 0.299 µs 0.246 µs 0.352 µs 0.352 µs 0.352 µs
         SLO attainment 50.0 %
         by recompute 1
         recompute tax 26.0 %
@@ -341,6 +341,23 @@ def test_config_check_refuses_a_workload_that_a_simulation_refuses(
     assert status == 2
     assert field in told
     assert (status, "", told) == call(capsys, "sim", tmp_path / "it.toml", "--set", setting)
+
+
+def test_config_check_looks_at_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is no trace is refused as a simulation refuses it; one that is not there yet is worth a note."""
+    scenario, trace = tmp_path / "it.toml", tmp_path / "trace.csv"
+    scenario.write_text('[workload]\nkind = "trace"\ntrace = "trace.csv"\n')
+    status, out, told = call(capsys, "config", "check", scenario)
+    assert (status, "is right" in out) == (0, True)
+    assert told == f"note: workload.trace cannot be read yet: {trace}: No such file or directory\n"
+    trace.write_text("sheep,goats\n1,2\n")
+    status, out, told = call(capsys, "config", "check", scenario)
+    assert (status, out) == (2, "")
+    assert "workload.trace" in told
+    assert "no known trace format" in told
+    assert call(capsys, "sim", scenario)[0] == 2
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
+    assert call(capsys, "config", "check", scenario)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -21,13 +21,13 @@ from openai import AsyncOpenAI  # isort: skip
 SMALL = {
     "model.dtype": "float32",
     "model.threads": 1,
-    "memory.pages": 26,
+    "memory.pages": 9,
     "memory.page_size": 4,
-    "memory.host_pages": 24,
+    "memory.host_pages": 16,
     "scheduler.token_budget": 32,
-    "scheduler.running_limit": 6,
+    "scheduler.running_limit": 4,
 }
-"""Too small for six at a time."""
+"""Too small for four at a time."""
 INTERPRETED = {"environ": {"TRITON_INTERPRET": "1"}}
 
 
@@ -35,12 +35,12 @@ async def crowd(server: Server) -> list[str]:
     async def one(client: AsyncOpenAI, index: int) -> str:
         drawn: dict[str, Any] = {"temperature": 1.0, "seed": index} if index % 2 else {"temperature": 0.0}
         stream = await client.completions.create(
-            model="tiny", prompt="ab12 " * (1 + index % 4), max_tokens=14, stream=True, **drawn
+            model="tiny", prompt="ab12 " * (1 + index % 3), max_tokens=9, stream=True, **drawn
         )
         return "".join([chunk.choices[0].text async for chunk in stream])
 
     async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client:
-        return await asyncio.gather(*(one(client, index) for index in range(8)))
+        return await asyncio.gather(*(one(client, index) for index in range(5)))
 
 
 def test_a_worker_serves_by_kernels_what_it_serves_without(tmp_path: Path) -> None:
@@ -63,4 +63,4 @@ def test_a_worker_serves_by_kernels_what_it_serves_without(tmp_path: Path) -> No
         )
         assert replayed.returncode == 0, replayed.stdout + replayed.stderr
     assert texts[0] == texts[1]
-    assert len(set(texts[0])) > 4
+    assert len(set(texts[0])) > 3

@@ -54,7 +54,9 @@ class _Writing(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
-        waits = name in _WAITS or (name == "index" and any(each is not None and each.dtype == torch.bool for each in args[1]))
+        waits = name in _WAITS or (
+            name == "index" and any(each is not None and each.dtype == torch.bool for each in args[1])
+        )
         assert not waits, f"{name} cannot be recorded in a graph"
         made = func(*args, **(kwargs or {}))
         self.calls.append((func, args, kwargs or {}, made))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -139,14 +140,18 @@ def test_padding_and_recordings_serve_every_size_of_group(model: Path) -> None:
     info = both.other.info
     assert (info.kernels, info.graphs, info.graph_bytes) == ("plain", 5, sum(tapes[-1].taken))
     assert len(tapes) == 2, "one was tried before pages were taken"
-    state = [each.data_ptr() for each in vars(both.other.stepper._inputs).values() if isinstance(each, torch.Tensor)]
+    state = memory_of(both.other)
     requests = [([7 + index] * (1 + index), 4 + 4 * index, FREE) for index in range(11)]
     served = serve(both, requests, **sizes)
     assert [len(each) for each in served.answers] == [most for _, most, _ in requests]
     assert all(count > 1 for count in tapes[-1].repeated), tapes[-1].repeated
-    assert state == [
-        each.data_ptr() for each in vars(both.other.stepper._inputs).values() if isinstance(each, torch.Tensor)
-    ]
+    assert memory_of(both.other) == state
+
+
+def memory_of(backend: TorchBackend) -> list[int]:
+    """Where what its recordings are bound to lies."""
+    assert isinstance(backend.stepper, DeviceStepper)
+    return [each.data_ptr() for each in vars(backend.stepper._inputs).values() if isinstance(each, torch.Tensor)]
 
 
 def test_a_request_may_use_the_whole_context(model: Path) -> None:
@@ -209,3 +214,31 @@ def test_kernels_and_what_does_not_go_with_them(model: Path) -> None:
     assert on_device(model).info.graphs == 0, "there is nothing to record with"
     with pytest.raises(UserError, match=r"options\.kernels: deterministic is computed without kernels"):
         make(model, kernels="plain")
+
+
+# ------------------------------------------------------------------------------------------------ by Triton
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra `cuda`")
+def test_triton_s_kernels_say_at_every_step_what_the_host_says(model: Path) -> None:
+    """In their interpreter, which takes its time: two requests in slices, one of which gives way, beside each other."""
+    by_triton(model, 3, crowd(3, 2, prompts=(4, 8), answers=(3, 5)), pages=7, running_limit=2, token_budget=6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra `cuda`")
+@pytest.mark.parametrize("page_size", [3, 8])
+def test_triton_s_kernels_in_a_crowd(model: Path, page_size: int) -> None:
+    """Under pressure, so that requests are swapped, recomputed, and sliced anew."""
+    requests = crowd(6, page_size, prompts=(1, 24), answers=(4, 10))
+    by_triton(model, page_size, requests, pages=90 // page_size, running_limit=6, token_budget=24)
+
+
+def by_triton(model: Path, page_size: int, requests: list[Request], **sizes: int) -> None:
+    limits = {name: sizes[name] for name in ("running_limit", "token_budget")}
+    other = partial(on_device, kernels="triton")
+    both = twins(model, other, host_pages=8, page_size=page_size, **sizes)
+    assert both.other.info.kernels == "triton"
+    served = serve_restless(both, requests, options={"percent": 60.0}, **limits)
+    assert served.preemptions.keys() == {"swap", "recompute"}
+    assert both.mixed

@@ -2,9 +2,9 @@
 
 A *band* is up to 16 query heads that share one key-value head; it reads that head once for all of them.  A *block* is
 some positions of a band.  Blocks are numbered request by request, band by band, so every program computes where its
-share begins from the lengths alone: no list is made on the host, lengths may change under a recorded graph, and one long
-request is spread over the device as well as many short ones (the idea of stream-K, Osama and others 2023, and of Lean
-Attention, Sanovar and others 2024; partial results as in Flash-Decoding, Dao and others 2023).
+share begins from the lengths alone: no list is made on the host, lengths may change under a recorded graph, and one
+long request is spread over the device as well as many short ones (the idea of stream-K, Osama and others 2023, and of
+Lean Attention, Sanovar and others 2024; partial results as in Flash-Decoding, Dao and others 2023).
 
 A band that lies in one share is written to ``out``.  Otherwise each program leaves its part: a program may begin in the
 middle of one band and end in the middle of another, so it has two places.  A second kernel adds the parts up.

@@ -29,7 +29,7 @@ def places(
     if WHOLE:
         page = tl.load(table + start // page_size, mask=start < known, other=0).to(tl.int64)
         return page * page_stride + (start % page_size + lane) * stride
-    else:  # noqa: RET505
+    else:
         position = start + lane
         page = tl.load(table + position // page_size, mask=position < known, other=0).to(tl.int64)
         return page * page_stride + (position % page_size) * stride

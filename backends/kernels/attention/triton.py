@@ -38,7 +38,7 @@ def paged_decode(
     out: Tensor | None = None,
 ) -> Tensor:
     """See ``reference.paged_decode``."""
-    rows, heads, dim = query.shape
+    rows, _, dim = query.shape
     kv_heads, group = _checked(query, keys, values)
     tuned = tuning.decode_tuning(keys.element_size(), dim)
     bound = longest or tables.shape[1] * keys.shape[1]

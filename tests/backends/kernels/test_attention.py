@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stepwell.backends.kernels.attention import decoding, prefilling, reference, tuning
+from stepwell.backends.kernels.attention import reference
 from stepwell.backends.kernels.attention import triton as kernels
-from stepwell.core.errors import InvariantError, UserError
 from stepwell.tests.backends.kernels.paged import Output, Pool, assert_close, queries
+from stepwell.tests.helpers.kernels import DEVICE
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
 PAGE_SIZES = [1, 8, 16, 20, 32, 128]
@@ -68,8 +68,8 @@ def prefilled(
     shape: Shape, pool: Pool, query: Tensor, slices: list[tuple[int, int]], *, module: object = kernels
 ) -> Tensor:
     """The slices (start, rows), one of each request."""
-    firsts = torch.tensor([0, *(count for _, count in slices)]).cumsum(0).int()
-    starts = torch.tensor([start for start, _ in slices], dtype=torch.int32)
+    firsts = torch.tensor([0, *(count for _, count in slices)]).cumsum(0).to(DEVICE, torch.int32)
+    starts = torch.tensor([start for start, _ in slices]).to(DEVICE, torch.int32)
     out = shape.output(len(query))
     made = module.paged_prefill(  # type: ignore[attr-defined]
         query,
@@ -89,7 +89,7 @@ def prefilled(
 def truth_of_rows(shape: Shape, pool: Pool, query: Tensor) -> Tensor:
     return torch.stack(
         [
-            pool.truth(row, index, length - 1, shape.window) if length else torch.zeros(row.shape, dtype=torch.float64)
+            pool.truth(row, index, length - 1, shape.window) if length else torch.zeros(row.shape).double()
             for index, (row, length) in enumerate(zip(query, pool.lengths, strict=True))
         ]
     )
@@ -98,10 +98,10 @@ def truth_of_rows(shape: Shape, pool: Pool, query: Tensor) -> Tensor:
 def truth_of_slices(shape: Shape, pool: Pool, query: Tensor, slices: list[tuple[int, int]]) -> Tensor:
     at = [(index, start + step) for index, (start, count) in enumerate(slices) for step in range(count)]
     rows = [pool.truth(query[row], *where, shape.window) for row, where in enumerate(at)]
-    return torch.stack(rows + [torch.zeros(query.shape[1:], dtype=torch.float64)] * (len(query) - len(rows)))
+    return torch.stack(rows + [torch.zeros(query.shape[1:]).double()] * (len(query) - len(rows)))
 
 
-# ------------------------------------------------------------------------------------------------ against the definition
+# ------------------------------------------------------------------------------------------------ the definition
 
 
 @settings(max_examples=25, deadline=None)
@@ -117,7 +117,7 @@ def test_the_reference_of_decode_is_the_definition(shape: Shape, lengths: list[i
         window=shape.window,
         longest=max(lengths) if bounded else 0,
     )
-    assert_close(found, truth_of_rows(shape, pool, query), shape.dtype)
+    assert_close(found.cpu(), truth_of_rows(shape, pool, query), shape.dtype)
 
 
 @settings(max_examples=25, deadline=None)
@@ -129,14 +129,14 @@ def test_the_reference_of_prefill_is_the_definition(shape: Shape, slices: list[t
     assert_close(found, truth_of_slices(shape, pool, query, slices), shape.dtype)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(shapes, lengths_of_rows, st.integers(1, 9))
 def test_decode_is_the_definition(shape: Shape, lengths: list[int], programs: int) -> None:
     pool, query = shape.pool(lengths), shape.queries(len(lengths))
     assert_close(decoded(shape, pool, query, programs), truth_of_rows(shape, pool, query), shape.dtype)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(shapes, slices_of_requests, st.integers(1, 3))
 def test_prefill_is_the_definition(shape: Shape, slices: list[tuple[int, int]], spare: int) -> None:
     pool = shape.pool([start + count for start, count in slices])
@@ -167,7 +167,7 @@ def test_prefill_is_the_definition_at_many_shapes(shape: Shape, slices: list[tup
 PLAIN = Shape(page_size=16, kv_heads=2, group=4, dim=64, dtype=torch.float32, window=0, seed=1)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(shapes, lengths_of_rows)
 def test_decode_is_prefill_of_slices_of_one_row(shape: Shape, lengths: list[int]) -> None:
     lengths = [length + 1 for length in lengths]
@@ -176,7 +176,7 @@ def test_decode_is_prefill_of_slices_of_one_row(shape: Shape, lengths: list[int]
     assert_close(prefilled(shape, pool, query, slices), decoded(shape, pool, query, 3).double(), shape.dtype)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(shapes, st.lists(st.integers(1, 30), min_size=2, max_size=3))
 def test_a_prompt_in_slices_is_the_prompt_at_once(shape: Shape, counts: list[int]) -> None:
     pool, query = shape.pool([sum(counts)]), shape.queries(sum(counts))
@@ -188,20 +188,19 @@ def test_a_prompt_in_slices_is_the_prompt_at_once(shape: Shape, counts: list[int
     assert_close(torch.cat(parts), whole.double(), shape.dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_number_of_programs_changes_nothing_but_rounding(dtype: torch.dtype) -> None:
-    shape = PLAIN._replace(dtype=dtype)
-    lengths = [700, 0, 3, 260]
+def test_the_number_of_programs_changes_nothing_but_rounding() -> None:
+    shape = PLAIN._replace(kv_heads=1)
+    lengths = [300, 0, 3, 130]
     pool, query = shape.pool(lengths), shape.queries(len(lengths))
     alone = decoded(shape, pool, query, 1)
-    for programs in (2, 5, 16, 64):
-        assert_close(decoded(shape, pool, query, programs), alone.double(), dtype)
+    for programs in (2, 5, 40):
+        assert_close(decoded(shape, pool, query, programs), alone.double(), shape.dtype)
 
 
 def test_the_page_size_changes_nothing() -> None:
     found = []
     for page_size in PAGE_SIZES:
-        shape = PLAIN._replace(page_size=page_size)
-        pool, query = shape.pool([150, 33]), shape.queries(2)
-        found.append(decoded(shape, pool, query, 3))
+        shape = PLAIN._replace(page_size=page_size, kv_heads=1)
+        pool, query = shape.pool([70, 33]), shape.queries(2)
+        found.append(decoded(shape, pool, query, 2))
     assert all(torch.equal(each, found[0]) for each in found)

@@ -56,6 +56,17 @@ def _row_of(lengths: tl.tensor, rows: tl.tensor, block: tl.tensor, window: tl.te
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _begin(lengths: tl.tensor, rows: tl.tensor, bands: tl.tensor, window: tl.tensor, BLOCK: tl.constexpr) -> tl.tensor:
+    """Of this program: how many blocks make a share, its first block and the one after its last; the row of the first,
+    and the blocks of one band of all rows before that."""
+    blocks = _blocks(lengths, rows, window, BLOCK) * bands
+    share = tl.maximum((blocks + tl.num_programs(0) - 1) // tl.num_programs(0), 1)
+    unit = tl.program_id(0) * share
+    row, before = _row_of(lengths, rows, unit // bands, window, BLOCK)
+    return share, unit, tl.minimum(unit + share, blocks), row, before
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _mix(
     q: tl.tensor,
     keys: tl.tensor,
@@ -94,7 +105,7 @@ def _mix(
     return best, total, mixed
 
 
-@triton.jit(do_not_specialize=["rows", "kv_heads", "group", "page_size", "window"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "kv_heads", "group", "page_size", "window", "table_row"])  # type: ignore[untyped-decorator]
 def decode_shares(
     query: tl.tensor,
     keys: tl.tensor,
@@ -130,11 +141,7 @@ def decode_shares(
     program = tl.program_id(0)
     tiles = (group + BAND - 1) // BAND
     bands = kv_heads * tiles
-    blocks = _blocks(lengths, rows, window, BLOCK) * bands
-    share = tl.maximum((blocks + tl.num_programs(0) - 1) // tl.num_programs(0), 1)
-    unit = program * share
-    end = tl.minimum(unit + share, blocks)
-    row, before = _row_of(lengths, rows, unit // bands, window, BLOCK)
+    share, unit, end, row, before = _begin(lengths, rows, bands, window, BLOCK)
     lane = tl.arange(0, BAND)
     dims = tl.arange(0, WIDTH)
     while unit < end:
@@ -144,8 +151,7 @@ def decode_shares(
         if at < count * bands:
             band, block = at // count, at % count
             taken = tl.minimum(count - block, end - unit)
-            member = band % tiles * BAND + lane
-            head = band // tiles
+            head, member = band // tiles, band % tiles * BAND + lane
             mine = (member < group)[:, None] & (dims < DIM)[None, :]
             cell = (head * group + member)[:, None]
             q = tl.load(query + row.to(tl.int64) * query_row + cell * query_head + dims[None, :], mask=mine, other=0.0)

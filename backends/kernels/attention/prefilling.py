@@ -71,7 +71,7 @@ def _run(
     return best, total, mixed
 
 
-@triton.jit(do_not_specialize=["rows", "slices", "kv_heads", "group", "page_size", "window"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["rows", "slices", "kv_heads", "group", "page_size", "window", "table_row"])  # type: ignore[untyped-decorator]
 def prefill_tiles(
     query: tl.tensor,
     keys: tl.tensor,

@@ -131,7 +131,7 @@ def _checked(query: Tensor, keys: Tensor, values: Tensor) -> tuple[int, int]:
 
 def _scale(dim: int) -> float:
     """Of scores: powers are of 2, which a GPU takes faster than those of e."""
-    return dim**-0.5 * math.log2(math.e)
+    return math.log2(math.e) / math.sqrt(dim)
 
 
 def _processors(device: torch.device) -> int:

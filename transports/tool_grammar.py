@@ -105,7 +105,9 @@ def _call(tool: Tool, shape: CallShape, literal: _Literals) -> str:
     if shape.middle is not None:
         return f"{json.dumps(tool.name)} {literal(shape.middle)}%json {_schema(tool.parameters)}"
     parameters = dict(tool.parameters)
-    hoisted = {name: parameters.pop(name) for name in ("$defs", "definitions", "x-guidance") if name in parameters}
+    hoisted: dict[str, Any] = {
+        name: parameters.pop(name) for name in ("$defs", "definitions", "x-guidance") if name in parameters
+    }
     call: dict[str, Any] = {
         "type": "object",
         "properties": {shape.name_key: {"const": tool.name}, shape.arguments_key: parameters},

@@ -20,7 +20,9 @@ from stepwell.transports.http.openapi import listed
 from stepwell.transports.request_names import RequestNames
 
 KEYS = {name: f"sw-{name * 43}" for name in "ab"}
-KEYED = {"keys": [{"name": name, "digest": digest_of(key.encode()), "tenant": name} for name, key in KEYS.items()]}
+KEYED: dict[str, Any] = {
+    "keys": [{"name": name, "digest": digest_of(key.encode()), "tenant": name} for name, key in KEYS.items()]
+}
 
 
 def bearer(name: str) -> dict[str, str]:
@@ -57,7 +59,8 @@ def test_handshakes_have_names_refused_or_not() -> None:
     service = make_service(**KEYED)
     with client(service) as http:
         with http.websocket_connect("/v1/responses", headers={**bearer("a"), "X-Request-Id": "mine"}) as socket:
-            assert dict(socket.extra_headers or ()).get(b"x-request-id") == b"mine"
+            head: Any = socket.extra_headers
+            assert dict(head).get(b"x-request-id") == b"mine"
         for path in ("/v1/responses", "/nothing"):
             with pytest.raises(WebSocketDisconnect) as refused, http.websocket_connect(path):
                 pass

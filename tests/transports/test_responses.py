@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -255,10 +255,16 @@ def test_a_disk_that_hangs_fills_no_memory_with_responses(tmp_path: Path, monkey
     monkeypatch.setattr(archive, "MOST_UNWRITTEN", 5000)
     service, back = house(path=tmp_path / "store.db"), threading.Event()
     with client(service) as http:
-        assert service.store is not None
-        http.portal.call(lambda: service.store.database.post(lambda db: back.wait(30)) and None)
+        store, app, portal = service.store, cast(Any, http.app), http.portal
+        assert store is not None
+        assert portal is not None
+
+        async def hang() -> None:
+            store.database.post(lambda db: back.wait(30))
+
+        portal.call(hang)
         ids = [http.post(URL, json=create(f"number {index}")).json()["id"] for index in range(20)]
-        kept = http.app.state.responses._archive
+        kept = app.state.responses._archive
         assert 0 < len(kept._writing) < 20
         assert kept._unwritten <= 5000
         assert all(http.get(f"{URL}/{id}").status_code == 200 for id in ids)

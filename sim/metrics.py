@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
 from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Run
+from stepwell.core.kinds import ADMITTED, FINISHED, LAUNCH, PREEMPTED, REJECTED, RUN_DONE, STEP_DONE, STEP_FAILED, SUBMITTED
 from stepwell.core.types import BoxedId, RequestId
 from stepwell.sim.record_table import NEVER, Life, RecordTable
 from stepwell.sim.record_table import TokenGaps as TokenGaps
@@ -90,28 +91,28 @@ class RunMetrics:
         """Take in one turn."""
         self.end_ns = now_ns
         for event in events:
-            if type(event) is StepDone:
+            if type(event) is STEP_DONE:
                 self.busy_ns += event.elapsed_ns
                 self._tokens(now_ns)
-            elif type(event) is Submitted:
+            elif type(event) is SUBMITTED:
                 self._submitted(now_ns, event)
-            elif type(event) is RunDone:
+            elif type(event) is RUN_DONE:
                 answer = instructions[0]
                 assert type(answer) is Run
                 self._run(event, answer)
                 return
-            elif type(event) is StepFailed:
+            elif type(event) is STEP_FAILED:
                 self._step_failed()
         for instruction in instructions:
-            if type(instruction) is Launch:
+            if type(instruction) is LAUNCH:
                 self._launch(now_ns, instruction)
-            elif type(instruction) is Finished:
+            elif type(instruction) is FINISHED:
                 self._finished(now_ns, instruction)
-            elif type(instruction) is Admitted:
+            elif type(instruction) is ADMITTED:
                 self._admitted(now_ns, instruction)
-            elif type(instruction) is Preempted:
+            elif type(instruction) is PREEMPTED:
                 self._preempted(now_ns, instruction)
-            elif type(instruction) is Rejected:
+            elif type(instruction) is REJECTED:
                 self._rejected(now_ns, instruction)
 
     # ------------------------------------------------------------------------------------------- steps

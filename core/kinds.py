@@ -1,0 +1,22 @@
+"""Events and instructions by names that compiled code reads without looking them up.
+
+A name that a compiled module imports is looked up in the module's dictionary each time; a ``Final`` of a compiled
+module is not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from stepwell.core.events import RunDone, StepDone, StepFailed, Submitted
+from stepwell.core.instructions import Admitted, Finished, Launch, Preempted, Rejected
+
+STEP_DONE: Final = StepDone
+RUN_DONE: Final = RunDone
+STEP_FAILED: Final = StepFailed
+SUBMITTED: Final = Submitted
+ADMITTED: Final = Admitted
+FINISHED: Final = Finished
+LAUNCH: Final = Launch
+PREEMPTED: Final = Preempted
+REJECTED: Final = Rejected

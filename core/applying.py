@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stepwell.core import kinds
 from stepwell.core.draft import Draft, decoding
 from stepwell.core.forking import shared_tokens
-from stepwell.core.instructions import Admitted, Preempted, Resumed
+from stepwell.core.instructions import Preempted, Resumed
 from stepwell.core.plan import Part, Preemption, StepPlan
 from stepwell.core.protocols import NotNow, Reservation
 from stepwell.core.request import Request
@@ -203,7 +204,7 @@ class PlanApplier:
             draft.tables.append((boxed, reservation.pages))
             if reservation.copies:
                 draft.copies = draft.copies + reservation.copies
-            state.out.append(Admitted(boxed, reservation.cached, reservation.shared))
+            state.out.append(kinds.ADMITTED(boxed, reservation.cached, reservation.shared))
             state.tell("admitted", request)
             self._run_slice(request, tokens if tokens < request.pending else request.pending)
         return True

@@ -1,12 +1,14 @@
 """A launch while it is made.
 
-A plain class in a compiled module: its fields are written without a look-up by name, and what stays empty costs no list.
+A plain class in a compiled module: its fields are written without a look-up by name, and what stays empty costs no
+list.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from stepwell.core import kinds
 from stepwell.core.instructions import CopyRow, Launch, PageCopy, SliceRow, TableRow
 from stepwell.core.types import RequestId, StepId
 
@@ -33,7 +35,7 @@ class Draft:
         return bool(self.decode or self.slices or self.swap_out or self.swap_in)
 
     def launch(self, step: StepId, joined: list[RequestId], left: list[RequestId]) -> Launch:
-        return Launch(
+        return kinds.LAUNCH(
             step, self.decode, self.growth, joined, left, self.slices, self.tables, self.swap_out, self.swap_in,
             self.copies,
         )  # fmt: skip
@@ -41,4 +43,4 @@ class Draft:
 
 def decoding(step: StepId, growth: list[int], joined: list[RequestId] = _NONE, left: list[RequestId] = _NONE) -> Launch:
     """The launch of a step that does nothing but decode."""
-    return Launch(step, True, growth, joined, left, _NONE, _NONE, _NONE, _NONE, _NONE)
+    return kinds.LAUNCH(step, True, growth, joined, left, _NONE, _NONE, _NONE, _NONE, _NONE)

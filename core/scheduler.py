@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from stepwell.core import kinds
 from stepwell.core.applying import PlanApplier
 from stepwell.core.draft import decoding
 from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
@@ -35,7 +36,6 @@ from stepwell.core.events import (
 )
 from stepwell.core.instructions import Blocked, CacheReset, Instruction, PolicyFault, Wake
 from stepwell.core.intake import take_in
-from stepwell.core.kinds import STEP_DONE, SUBMITTED
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_IDLE_WAKES, MAX_SILENT_STEPS, SchedulerLimits
 from stepwell.core.plan import Obstacle, StepPlan
@@ -123,9 +123,9 @@ class Scheduler:
         out: list[Instruction] = []
         state.out = out
         for event in events:
-            if type(event) is STEP_DONE:
+            if type(event) is kinds.STEP_DONE:
                 self._step_done(event)
-            elif type(event) is SUBMITTED:
+            elif type(event) is kinds.SUBMITTED:
                 self._submitted(event)
             else:
                 self._handlers[type(event)](event)

@@ -169,9 +169,7 @@ def pack(
     )
 
 
-def _slices(
-    view: View, loose: Sequence[RequestView], budget: int, shares: Shares
-) -> tuple[list[Part], int, int]:
+def _slices(view: View, loose: Sequence[RequestView], budget: int, shares: Shares) -> tuple[list[Part], int, int]:
     """Go on with loose requests in order as far as ``budget`` and the shares of their classes reach; the pages that
     they need for it; the budget left."""
     slices: list[Part] = []

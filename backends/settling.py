@@ -1,5 +1,7 @@
-"""The tokens of a step's rows, once it is known which scored highest or were drawn: what is odd is looked at by itself, on
-the host, so that no row can feel another."""
+"""The tokens of a step's rows, once it is known which scored highest or were drawn.
+
+What is odd is looked at by itself, on the host, so that no row can feel another.
+"""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class TorchBackend:
         """``triton``; ``plain``: torch's own operations; ``auto``: on a CUDA device Triton's where it can be used, on a
         processor none of both, but its own faster way."""
         graphs: bool = True
-        """On a CUDA device with Triton's kernels, decode steps are recorded at the start and repeated, which costs memory
+        """On a CUDA device with Triton's kernels, decode steps are recorded at the start and repeated, which takes memory
         and frees the host."""
 
     def __init__(

@@ -102,7 +102,7 @@ def nothing_left(life: Life) -> None:
     state = engine.scheduler.state
     must(not state.requests and not state.inflight, f"left: {state.requests}, {state.inflight}")
     must(not engine._keys._chains, f"keys are left: {list(engine._keys._chains)}")
-    must(not engine._inbox and not engine._launches, f"left: {engine._inbox}, {engine._launches}")
+    must(not engine._inbox and not engine._steps, f"left: {engine._inbox}, {len(engine._steps)} steps")
     place = engine.place
     must(not isinstance(place, Process) or not place._live, "the worker's place still holds requests")
     usage = state.allocator.usage()

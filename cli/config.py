@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from stepwell.cli.serve_access import check_access_files, with_files
 from stepwell.core.build import build_scheduler, make_shadow
 from stepwell.core.config_load import Resolved
+from stepwell.core.errors import UserError
 from stepwell.core.registry import complete, make_cost_model
 from stepwell.sim.compare.question import read_question
 from stepwell.sim.scenario import check_workload, read_scenario
+from stepwell.sim.workload.trace import format_of
 
 HELP = "Check a configuration, or show it with every value and where that came from."
 
@@ -57,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     check_access_files(with_files(resolved, config))
     check_workload(config.workload)
+    _look_at_trace(resolved)
     read_question(Path(args.file), {})
     make_cost_model(config.cost)
     scheduler, memory = config.scheduler, config.memory
@@ -69,3 +72,17 @@ def run(args: argparse.Namespace) -> int:
         f" digest {config.digest[:12]}"
     )
     return 0
+
+
+def _look_at_trace(resolved: Resolved) -> None:
+    """It need not be there yet, which is worth a word; a file that is no trace will never be one."""
+    workload = resolved.config.workload
+    if workload.kind != "trace":
+        return
+    path = resolved.trace_path()
+    try:
+        format_of(path, None if workload.format == "auto" else workload.format)
+    except UserError as error:
+        raise UserError(error.message, field=f"workload.{error.field}") from None
+    except OSError as error:
+        print(f"note: workload.trace cannot be read yet: {path}: {error.strerror or error}", file=sys.stderr)

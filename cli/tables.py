@@ -50,11 +50,11 @@ def print_runs(runs: Sequence[Summary], to: Console) -> None:
 
 def _one(run: Summary, to: Console) -> None:
     scopes = _scopes(run)
-    latency = plain_table("", "", "mean", "p50", "p90", "p99")
+    latency = plain_table("", "", "mean", "p50", "p90", "p95", "p99")
     for name, field in _LATENCIES:
         for place, scope in enumerate(scopes):
             spread: Spread = getattr(scope, field)
-            values = (spread.mean, spread.p50, spread.p90, spread.p99)
+            values = (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99)
             last = place == len(scopes) - 1
             latency.add_row(name if not place else "", scope.name, *map(time_of, values), end_section=last)
     to.print(latency)

@@ -37,7 +37,7 @@ from stepwell.sim.extrapolation import ESTIMATED, Source, StepTimeSource
 from stepwell.sim.metrics import RequestRecord, RunMetrics, TokenGaps
 from stepwell.sim.stats import percentiles
 
-QUANTILES = (0.5, 0.9, 0.99)
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
 COMPLETED = ("stop", "length")
 
 
@@ -48,6 +48,7 @@ class Spread(msgspec.Struct, frozen=True):
     mean: float | None = None
     p50: float | None = None
     p90: float | None = None
+    p95: float | None = None
     p99: float | None = None
 
 

@@ -1,11 +1,24 @@
-"""Says which build is tested, and tests none that was compiled from other sources than these."""
+"""Says which build is tested, and tests none that was compiled from other sources than these.
+
+Where there is no GPU, Triton's kernels are interpreted on tensors of the processor.
+"""
 
 from __future__ import annotations
 
+import os
+from importlib.util import find_spec
+
 import pytest
+from hypothesis import HealthCheck, settings
 
 from stepwell.benchmarks.compile import ROOT, wrong
 from stepwell.core.build_kind import build_kind
+
+if find_spec("triton") is not None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # is read when a kernel is defined, so before anything imports one
+
+settings.register_profile("shared machine", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")  # on a busy one, making a value may take any time
 
 PURE_ONLY = (
     "tests/cases/test_scheduler_cases.py::test_sc_5",

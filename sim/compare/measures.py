@@ -65,7 +65,7 @@ MEASURES: tuple[Measure, ...] = (
     *[
         _latency(name, quantile)
         for name in ("ttft", "tpot", "itl", "e2e")
-        for quantile in ("mean", "p50", "p90", "p99")
+        for quantile in ("mean", "p50", "p90", "p95", "p99")
     ],
     Measure(
         Metric("per_token_ms", "E2E per output token", "ms", -1, scoped=False),

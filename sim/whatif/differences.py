@@ -26,15 +26,11 @@ from stepwell.sim.summary import COMPLETED, ClassSummary, Judge, of_requests, tp
 Records = Sequence[RequestRecord]
 """The same requests in every run, in order of arrival."""
 
-SHOWN = tuple(
-    measure
-    for measure in MEASURES
-    if measure.of_scope is not None
-    and (
-        measure.metric.name in ("slo_attainment", "goodput_per_s", "preemptions")
-        or (measure.metric.name.partition("_")[0] in ("ttft", "tpot", "e2e") and "_p90_" not in measure.metric.name)
-    )
+_TOLD = ("slo_attainment", "goodput_per_s", "preemptions") + tuple(
+    f"{latency}_{which}_ms" for latency in ("ttft", "tpot", "e2e") for which in ("mean", "p50", "p99")
 )
+
+SHOWN = tuple(each for each in MEASURES if each.of_scope is not None and each.metric.name in _TOLD)
 """What is told of each class: means, medians, p99, objectives, preemptions."""
 
 EXTREMES = 10

@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from stepwell.core.types import NS_PER_MS
+
 
 class Mark(Protocol):
     """A place in a queue."""
@@ -89,15 +91,16 @@ class _CudaMark:
     """An event, recorded in the stream that is current."""
 
     def __init__(self) -> None:
-        self.event = torch.cuda.Event(enable_timing=True)
+        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         self.event.record()
 
     def passed(self) -> bool:
-        return bool(self.event.query())
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def ns_since(self, earlier: Mark) -> int:
         assert isinstance(earlier, _CudaMark)
-        return round(earlier.event.elapsed_time(self.event) * 1e6)
+        elapsed_ms: float = earlier.event.elapsed_time(self.event)
+        return round(elapsed_ms * NS_PER_MS)
 
 
 class CudaStreams:
@@ -105,7 +108,7 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._side = torch.cuda.Stream(device)
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def mark(self) -> Mark:
         return _CudaMark()
@@ -134,7 +137,8 @@ class CudaStreams:
         pool = torch.zeros(*shape, dtype=dtype)
         if pool.numel():
             # Registered, not allocated as pinned: torch's allocator of pinned memory rounds up to a power of two.
-            status = int(torch.cuda.cudart().cudaHostRegister(pool.data_ptr(), pool.numel() * pool.itemsize, 0))
+            runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            status = int(runtime.cudaHostRegister(pool.data_ptr(), pool.numel() * pool.itemsize, 0))
             if status:
                 raise MemoryError(f"cudaHostRegister: status {status} for {pool.numel() * pool.itemsize} bytes")
         return pool

@@ -35,7 +35,7 @@ from stepwell.tests.backends.tiny import SHAPE, write_gguf
 
 LEAVES, STOPS = {2: 4, 5: 1}, {3: (6, 4), 7: (2, 2)}
 """Who leaves after how many tokens; whose stop string is found after how many, and how many are kept."""
-SIZES = {"pages": 22, "page_size": 4, "host_pages": 12}
+SIZES = {"pages": 15, "page_size": 4, "host_pages": 12}
 
 
 @pytest.fixture(scope="module")

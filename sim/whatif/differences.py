@@ -26,8 +26,9 @@ from stepwell.sim.summary import COMPLETED, ClassSummary, Judge, of_requests, tp
 Records = Sequence[RequestRecord]
 """The same requests in every run, in order of arrival."""
 
-_TOLD = ("slo_attainment", "goodput_per_s", "preemptions") + tuple(
-    f"{latency}_{which}_ms" for latency in ("ttft", "tpot", "e2e") for which in ("mean", "p50", "p99")
+_TOLD = (
+    *("slo_attainment", "goodput_per_s", "preemptions"),
+    *(f"{latency}_{which}_ms" for latency in ("ttft", "tpot", "e2e") for which in ("mean", "p50", "p99")),
 )
 
 SHOWN = tuple(each for each in MEASURES if each.of_scope is not None and each.metric.name in _TOLD)

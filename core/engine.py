@@ -182,7 +182,7 @@ class Engine:
             await self._idle.wait()
 
     def _cancel(self, request: RequestId) -> None:
-        for index, event in enumerate(self._inbox):
+        for index, event in enumerate(self._inbox if request > self.scheduler.last_id else ()):
             if isinstance(event, Submitted) and event.request == request:
                 # It never reached the scheduler, where a cancel would come before the arrival of the same instant.
                 del self._inbox[index]

@@ -20,7 +20,7 @@ from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.registry import check_servable
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.text import StopStrings, TextPipeline
+from stepwell.core.text import NO_STOPS, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
 from stepwell.transports.decisions import DecisionRing
@@ -283,7 +283,7 @@ class Service:
             raise CapacityError("not started", code="not_ready")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
-        stops = StopStrings(wants.stop)
+        stops = StopStrings(wants.stop) if wants.stop else NO_STOPS
         choices: list[Choice] = []
         generation = Generation(choices, self._close)
         self._open[generation] = self.admission.take(prompts, wants.n, wants.max_tokens, wants.standing)
@@ -338,7 +338,7 @@ class Service:
             self.model.tokenizer if reading is None else self.parsers.shows(self.model.tokenizer),
             stops=stops,
             min_tokens=sampling.min_tokens,
-            hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
+            hidden=self.model.tokenizer.end_tokens.union(sampling.stop_token_ids),
             opening=wants.opening,
         )
         return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0, reading=reading)

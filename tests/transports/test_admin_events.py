@@ -23,14 +23,15 @@ Frame = tuple[str, dict[str, Any]]
 class Listener:
     """One connection, read until it is left."""
 
-    def __init__(self, query: str = "", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, query: str = "", headers: Mapping[str, str] | None = None, method: str = "GET") -> None:
         self.text = ""
+        self.status = 0
         self.left = anyio.Event()
         self._scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "GET",
+            "method": method,
             "path": "/admin/events",
             "raw_path": b"/admin/events",
             "query_string": query.encode(),
@@ -49,6 +50,7 @@ class Listener:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
         self.text += message.get("body", b"").decode()
 
     @property
@@ -79,6 +81,20 @@ def heard(service: Service, listener: Listener, *calls: Call, before: bool = Fal
                 await ask()
             await anyio.sleep(0.3)
             listener.left.set()
+        assert service.decisions.listeners == 0
+
+    visit(service, test)
+
+
+def test_head_of_the_stream_is_only_its_head() -> None:
+    """It holds no listener's place, and lets nobody wait for an end that does not come."""
+    service = make_service(admin={"event_listeners": 1})
+
+    async def test(app: ASGIApp) -> None:
+        for _ in range(3):
+            listener = Listener(method="HEAD")
+            await listener.run(app)
+            assert (listener.status, listener.text) == (200, "")
         assert service.decisions.listeners == 0
 
     visit(service, test)

@@ -57,8 +57,8 @@ _DUTIES = {
     "cost_models": ("step_ns",),
     "backends": ("execute",),
     "predictors": ("predict", "learn"),
-    "tool_parsers": ("signs", "feed", "finish", "write"),
-    "reasoning_parsers": ("signs", "feed", "finish", "begins"),
+    "tool_parsers": ("signs", "reader", "write"),
+    "reasoning_parsers": ("signs", "reader", "begins"),
 }
 """What tells at once that a class is of another group; conformance checks the rest."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from stepwell.backends.batch import Row
+from stepwell.backends.device.swap import touched
 from stepwell.backends.kv_cache import KVCache
 from stepwell.core.instructions import Launch
-from stepwell.core.types import RequestId
+from stepwell.core.types import Page, RequestId
 
 
 class Group(Protocol):
@@ -24,14 +24,12 @@ class Group(Protocol):
     def clear(self) -> None: ...
 
 
-def follow(batch: Launch, rows: Mapping[RequestId, Row], group: Group, cache: KVCache) -> int:
-    """Returns how long copying to and from the host took (ns)."""
-    start_ns = time.perf_counter_ns()
+def follow(batch: Launch, rows: Mapping[RequestId, Row], group: Group, cache: KVCache) -> None:
+    """Whatever is computed after it may use every page that the step names."""
     if batch.swap_out:
         cache.swap_out(batch.swap_out)
     if batch.swap_in:
         cache.swap_in(batch.swap_in)
-    copy_ns = time.perf_counter_ns() - start_ns if batch.swap_out or batch.swap_in else 0
     if batch.copies:
         cache.copy(batch.copies)
     for id in batch.left:
@@ -48,4 +46,9 @@ def follow(batch: Launch, rows: Mapping[RequestId, Row], group: Group, cache: KV
     for id in batch.joined:
         if id in rows:  # otherwise it ended between sampling and joining; the next launch takes it out again
             group.join(rows[id])
-    return copy_ns
+
+    def table_of(id: RequestId) -> Sequence[Page]:
+        row = rows.get(id)
+        return () if row is None else row.table
+
+    cache.settle(touched(batch, table_of))

@@ -31,9 +31,9 @@ class HostStepper:
         self._cache, self._rows, self._masks = cache, rows, masks
 
     def step(self, batch: Launch) -> StepResult:
-        copy_ns = follow(batch, self._rows, self.group, self._cache)
+        follow(batch, self._rows, self.group, self._cache)
         group, rows = self.group, self._rows
-        result = StepResult(batch.step, copy_ns=copy_ns)
+        result = StepResult(batch.step)
         slices = [
             SliceWork(rows[id], start, count, samples, teller(rows[id], result.prompt_logprobs))
             for id, start, count, samples in batch.slices

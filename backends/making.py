@@ -48,7 +48,10 @@ class Maker:
 
     def cache(self, pages: int, host_pages: int) -> KVCache:
         model = self._model
-        return KVCache(model.config, pages, host_pages, self._page_size, model.dtype, model.device)
+        sizes = (pages, host_pages, self._page_size)
+        if self._kernels is None:
+            return KVCache(model.config, *sizes, model.dtype, model.device)
+        return KVCache(model.config, *sizes, model.dtype, model.device, kernels=self._kernels)
 
     def stepper(self, cache: KVCache, rows: Mapping[RequestId, Row]) -> Stepper:
         """To be served with.  Whatever is recorded is recorded now."""

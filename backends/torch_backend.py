@@ -17,10 +17,12 @@ import msgspec
 import torch
 
 from stepwell.backends.batch import Row
-from stepwell.backends.budget import available_bytes, mib
+from stepwell.backends.budget import available_bytes
 from stepwell.backends.constraint import listed
 from stepwell.backends.cores import spare_cores
+from stepwell.backends.device.faults import reason_of
 from stepwell.backends.device.graphs import Captured
+from stepwell.backends.device.memory import making_room_for, pages_for, room_on, take
 from stepwell.backends.grammar import Grammars
 from stepwell.backends.kernels.choose import Asked, Choice, choose
 from stepwell.backends.kv_cache import page_bytes
@@ -66,7 +68,7 @@ class TorchBackend:
         """``triton``; ``plain``: torch's own operations; ``auto``: on a CUDA device Triton's where it can be used, on a
         processor none of both, but its own faster way."""
         graphs: bool = True
-        """On a CUDA device with Triton's kernels, decode steps are recorded at the start and repeated, which takes memory
+        """On a CUDA device with Triton's kernels, decode steps are recorded at the start and repeated: it takes memory,
         and frees the host."""
 
     def __init__(
@@ -82,7 +84,9 @@ class TorchBackend:
         grammars: Grammars | None = None,
         recorder_of: RecorderOf | None = None,
     ) -> None:
-        """Load the model, measure a largest step, and take the pages.  Raises ``UserError`` if one does not fit.
+        """Load the model, measure a largest step, and take the pages (0: as many as fit).
+
+        Raises ``UserError`` if one does not fit.
 
         ``grammars`` are of another vocabulary than the one in the model's files; ``recorder_of`` records decode steps
         in place of the device's own.
@@ -95,12 +99,12 @@ class TorchBackend:
         source = source or open_model(options.path)
         dtype = dtype_of(options.dtype, device, deterministic=options.deterministic)
         limit = options.memory_mib << 20 or available_bytes(device)
-        shape = source.config
         self._rows: dict[RequestId, Row] = {}
         self._end_tokens = source.end_tokens
         opened = source
         self._masks = Masks(grammars or Grammars(lambda: read_vocabulary(opened)))
-        self._model = Llama(source, dtype, device, TILE if options.deterministic else 0)
+        with making_room_for("the weights", "model.path"):
+            self._model = Llama(source, dtype, device, TILE if options.deterministic else 0)
         maker = Maker(
             self._model,
             self._masks,
@@ -110,23 +114,25 @@ class TorchBackend:
             token_budget=token_budget,
             page_size=page_size,
         )
-        each, weights = page_bytes(shape, page_size, dtype), self._model.weight_bytes
-        activation, graphs = maker.activation_bytes(), maker.graph_bytes()
+        with making_room_for(f"a step of {token_budget} tokens", "scheduler.token_budget"):
+            activation = maker.activation_bytes()
+        with making_room_for("graphs of decode steps", "scheduler.running_limit"):
+            graphs = maker.graph_bytes()
         if options.deterministic:
             check_rows_alike(self._model)
-        on_device = pages + (host_pages if device.type == "cpu" else 0)
-        room = (limit - weights - activation - graphs) // each
-        if room < on_device:
-            recorded = f"{mib(graphs)} of recorded steps, " if graphs else ""
-            raise UserError(
-                f"{mib(limit)} of memory do not hold {mib(weights)} of weights, {mib(activation)} for a step of"
-                f" {token_budget} tokens, {recorded}and {on_device} pages of {mib(each * 1024)} per 1,024;"
-                f" {max(room, 0)} pages would fit (host pages count too), or a smaller scheduler.token_budget",
-                field="memory.pages",
-            )
-        self._cache = maker.cache(pages, host_pages)
+        room = room_on(
+            device,
+            limit,
+            weights=self._model.weight_bytes,
+            activation=activation,
+            graphs=graphs,
+            page=page_bytes(source.config, page_size, dtype),
+            host_pages=host_pages,
+        )
+        fitting = pages_for(room, pages, host_pages, token_budget, device)
+        self._cache = take(lambda count: maker.cache(count, host_pages), fitting, fewer=not pages)
         self.stepper = maker.stepper(self._cache, self._rows)
-        self.info = self._found(source, activation_bytes=activation, possible_pages=max(room, 0), host_pages=host_pages)
+        self.info = self._found(source, activation_bytes=activation, possible_pages=room.pages, host_pages=host_pages)
 
     def _found(self, source: ModelSource, **sizes: int) -> BackendInfo:
         model, cache, shape = self._model, self._cache, source.config
@@ -183,18 +189,23 @@ class TorchBackend:
     # ------------------------------------------------------------------------------------------------ steps
 
     def execute(self, batch: Launch) -> StepResult:
-        """One step, timed.  Whatever goes wrong, requests keep the tokens they had before it."""
+        """One step, timed.  Whatever goes wrong, requests keep the tokens they had before it.
+
+        Raises ``DeviceLostError`` if nothing can be executed by this process any more.
+        """
         start_ns = time.perf_counter_ns()
         try:
             with torch.inference_mode():
                 result = self.stepper.step(batch)
+                result.copy_ns = self._cache.copy_ns(sum(len(row[1]) for row in (*batch.swap_out, *batch.swap_in)))
         except Exception as error:
+            why = reason_of(error, self._model.device)
             self.stepper.clear()
             blamed: list[RequestId] = []
             if isinstance(error, NotFiniteError):
                 blamed = [row.id for row in error.rows]
                 self._cache.clear([page for row in error.rows for page in row.table])
-            result = StepResult(batch.step, failed=f"{type(error).__name__}: {error}", blamed=blamed)
+            result = StepResult(batch.step, failed=why, blamed=blamed)
         result.elapsed_ns = time.perf_counter_ns() - start_ns
         return result
 

@@ -74,9 +74,9 @@ class DeviceStepper:
         return self._decoding.nbytes
 
     def step(self, batch: Launch) -> StepResult:
-        copy_ns = follow(batch, self._rows, self.group, self._cache)
+        follow(batch, self._rows, self.group, self._cache)
         group, rows = self.group, self._rows
-        result = StepResult(batch.step, copy_ns=copy_ns)
+        result = StepResult(batch.step)
         slices = [
             SliceWork(rows[id], start, count, samples, teller(rows[id], result.prompt_logprobs))
             for id, start, count, samples in batch.slices

@@ -345,6 +345,8 @@ def check_servable(policy: SchedulerPolicy) -> None:
 
 def make_allocator(config: MemoryConfig, *, base: Path | None = None) -> KVAllocator:
     """An allocator with all its pages free."""
+    if not config.pages:
+        raise UserError("must be at least 1: only a real model says how many fit", field="memory.pages")
     made = make(
         "allocators",
         config.allocator,

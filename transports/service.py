@@ -146,6 +146,8 @@ class Service:
         self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
+        faults = "Those of them whose device had failed.", lambda: self.engine.place.device_faults
+        self.metrics.counters["stepwell:device_faults"] = faults
         lags = "Pieces of text that grew together, as a client was behind.", lambda: self.lags
         self.metrics.counters["stepwell:stream_lag_events"] = lags
 

@@ -106,7 +106,7 @@ def nothing_left(life: Life) -> None:
     inbox = [
         each for each in engine._inbox if not isinstance(each, Pause | ResetCache)
     ]  # an operator waits for nothing
-    must(not inbox and not engine._launches, f"left: {inbox}, {engine._launches}")
+    must(not inbox and not engine._steps, f"left: {inbox}, {len(engine._steps)} steps")
     place = engine.place
     must(not isinstance(place, Process) or not place._live, "the worker's place still holds requests")
     usage = state.allocator.usage()

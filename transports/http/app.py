@@ -87,6 +87,22 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *TOKENIZING_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
+    app = Starlette(
+        routes=routes,
+        middleware=_layers(service, guards),
+        exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
+        lifespan=lifespan,
+    )
+    app.router.default = nowhere(app)
+    app.state.service = service
+    app.state.responses = Responses(service)
+    app.state.created = int(time.time())
+    app.state.batches = runner_of(app, service)
+    return app
+
+
+def _layers(service: Service, guards: Sequence[Guard]) -> list[Middleware]:
+    """Around the routes, the outermost first."""
     origins = list(service.limits.origins)
     cors = Middleware(
         CORSMiddleware,
@@ -103,25 +119,14 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     traced = [Middleware(TraceHeaders)] if service.config.telemetry.traces else []
     sockets = Middleware(SocketTimes, service=service)
     gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
-    app = Starlette(
-        routes=routes,
-        middleware=[
-            Middleware(Named),
-            *traced,
-            *([cors] if origins else []),
-            gate,
-            Middleware(BodyRoom, bodies=service.bodies),
-            sockets,
-        ],
-        exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
-        lifespan=lifespan,
-    )
-    app.router.default = nowhere(app)
-    app.state.service = service
-    app.state.responses = Responses(service)
-    app.state.created = int(time.time())
-    app.state.batches = runner_of(app, service)
-    return app
+    return [
+        Middleware(Named),
+        *traced,
+        *([cors] if origins else []),
+        gate,
+        Middleware(BodyRoom, bodies=service.bodies),
+        sockets,
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ errors

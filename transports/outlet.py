@@ -12,16 +12,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-SLICE_S = 0.003
-"""A round gives the loop a turn so often."""
-PER_LOOK = 16
+SLICE_S = 0.0015
+"""A round gives the loop a turn so often: between two steps the engine needs a few turns, and the device waits."""
+PER_LOOK = 4
 """Connections between two looks at the clock."""
 MOST_S, LEAST_S = 0.25, 0.005
 """From one round to the next, at the most; and the first step away from nothing."""
 LOOK_S = 0.1
 FULL, FREE = 0.9, 0.75
 """Of a core: with more than the first rounds come apart, with less than the second they come together again."""
-LATE_S = 0.03
+LATE_S = 0.05
 """A loop that is so late is full too, whoever has the core."""
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stepwell.core.errors import CapacityError, InvariantError, StepwellError
+from stepwell.core.errors import CapacityError, StepwellError
 from stepwell.core.sampling import TokenLogprob
 from stepwell.core.streams import Stream
 from stepwell.core.text import TextPipeline
 from stepwell.transports.bell import Bell
+from stepwell.transports.errors import RequestError
 from stepwell.transports.parsing.reading import Reading, ReadPipeline
 from stepwell.transports.times import Times
 
@@ -198,7 +199,9 @@ class Choice:
                 self.untaken += len(text)
             self.reason = "length" if self.silent and finished.reason == "stop" else finished.reason
         elif finished.reason == "error":
-            self.error = InvariantError("the step that this request was in failed too often")
+            why = f": {finished.why}" if finished.why else ""
+            told = f"the steps that this request was in failed{why}"
+            self.error = RequestError(told, status=500, code="step_failed")
         else:
             code = "queue_timeout" if finished.reason == "expired" else "shed"
             self.error = CapacityError(f"the request waited and was let go: {finished.reason}", code=code)

@@ -14,6 +14,7 @@ from stepwell.tests.transports.house import Call, chat, error_of, make_service, 
 
 from starlette.testclient import TestClient  # isort: skip
 from starlette.types import ASGIApp  # isort: skip
+from stepwell.transports.http.admin_events import Filter, Wanted  # isort: skip
 from stepwell.transports.http.app import create_app  # isort: skip
 from stepwell.transports.service import Service  # isort: skip
 
@@ -164,3 +165,23 @@ def test_what_is_kept_holds_on_to_no_long_prompt() -> None:
     kept = [event for _, turn in service.decisions.since(1, 1000) for event in turn.events]
     came = [each for each in kept if isinstance(each, Submitted)]
     assert [(each.prompt_tokens, len(each.keys)) for each in came] == [(4, 1), (400, 0)]
+
+
+def test_a_slow_listener_remembers_nobody_whose_end_it_missed() -> None:
+    """A filter that knows whom it has heard of must forget those of whom it will hear no more."""
+    service = make_service(admin={"events_kept": 16})
+    filtered = Filter(service, Wanted(tenant="default"))
+
+    async def test(app: ASGIApp) -> None:
+        for _ in range(40):
+            start = service.decisions.turn + 1
+            await call().run(app)
+            heard = [each for _, each in service.decisions.since(start, 1)]
+            filtered.events([event for turn in heard for event in turn.events])
+            filtered.missed(each for _, each in service.decisions.since(service.decisions.first, 16))
+
+    visit(service, test)
+    assert len(filtered._theirs) <= 16
+    lively = Listener("tenant=default&kinds=finished")
+    heard(make_service(), lively, call(), call())
+    assert lively.kinds() == ["finished", "finished"]

@@ -161,6 +161,7 @@ class _Listener(Response):
         if missed > 0:
             body = b"event: missed\ndata: " + _encode({"turns": missed, "next": ring.first}) + b"\n\n"
             self._next = ring.first
+            self._filter.missed(decided for _, decided in ring.since(ring.first, ring.turn))
         for turn, decided in ring.since(self._next, AT_A_TIME):
             body += self._frame(turn, decided)
             self._next = turn + 1
@@ -205,6 +206,13 @@ class Filter:
                 if isinstance(each, Finished | Rejected):
                     self._theirs.pop(each.request, None)
         return told
+
+    def missed(self, left: Iterable[Decided]) -> None:
+        """Turns were missed, with ends in them perhaps: of a request is heard again only if it lives, or if its end is
+        among the turns that are ``left``."""
+        live = self._service.scheduler.state.requests
+        ending = {each.request for turn in left for each in turn.instructions if isinstance(each, Finished | Rejected)}
+        self._theirs = {id: meant for id, meant in self._theirs.items() if id in live or id in ending}
 
     def _chosen(self, items: Iterable[Event] | Iterable[Instruction]) -> Iterator[Event | Instruction]:
         wanted = self._wanted

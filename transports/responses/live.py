@@ -125,7 +125,7 @@ class Live:
             raise
         self.generation = generation
         answer = self.answer
-        answer.requests = generation.requests
+        answer.requests = service.names.told([generation.choices[0].stream.request])
         admitted = generation.choices[0].admitted
         answer.status = "in_progress" if admitted else "queued"
         answer.tell("response.created")

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-AT_ONCE = 16
+AT_ONCE = 8
 """Connections whose news are taken in one turn, at most."""
 
 Ready = list[tuple[selectors.SelectorKey, int]]

@@ -65,7 +65,7 @@ SMALLER = {
 """Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
 
 
-ACCEPTED = 16
+ACCEPTED = 8
 """Connections taken in one turn of the event loop, at most: a crowd that comes at once holds up nobody who is there."""
 BACKLOG = 4096
 """Those that may wait for that in the kernel."""

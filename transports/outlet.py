@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 SLICE_S = 0.0015
 """A round gives the loop a turn so often: between two steps the engine needs a few turns, and the device waits."""
+MOST_SLICE_S = 0.005
+"""Or, where all else takes longer, half of the time up to this: who is being answered comes before who asks."""
 PER_LOOK = 4
 """Connections between two looks at the clock."""
 MOST_S, LEAST_S = 0.25, 0.005
@@ -33,7 +35,7 @@ class Outlet:
         """From one round to the next, at least."""
         self._due: deque[Callable[[], None]] = deque()
         self._armed = False
-        self._began_s = self._looked_s = self._cpu_s = 0.0
+        self._began_s = self._looked_s = self._cpu_s = self._paused_s = 0.0
 
     def soon(self, say: Callable[[], None]) -> None:
         """Call ``say`` in the next round; it must not raise."""
@@ -49,15 +51,18 @@ class Outlet:
 
     def _begin(self) -> None:
         self._began_s = asyncio.get_running_loop().time()
+        self._paused_s = time.monotonic()
         self._go_on()
 
     def _go_on(self) -> None:
-        due, until_s = self._due, time.monotonic() + SLICE_S
+        due, now_s = self._due, time.monotonic()
+        until_s = now_s + max(SLICE_S, min(now_s - self._paused_s, MOST_SLICE_S))
         count = 0
         while due:
             due.popleft()()
             count += 1
             if not count % PER_LOOK and time.monotonic() > until_s:
+                self._paused_s = time.monotonic()
                 asyncio.get_running_loop().call_soon(self._go_on)
                 return
         self._armed = False

@@ -118,8 +118,7 @@ def prefill_tiles(
     step = offset + lane // heads
     head, member = band // shared, band % shared * BAND + lane % heads
     cell = (head * group + member)[:, None]
-    mine = (lane < positions * heads) & (step < end - first) & (member < group)
-    mine = mine[:, None] & (dims < DIM)[None, :]
+    mine = ((lane < positions * heads) & (step < end - first) & (member < group))[:, None] & (dims < DIM)[None, :]
     row = (first + step).to(tl.int64)[:, None]
     q = tl.load(query + row * query_row + cell * query_head + dims[None, :], mask=mine, other=0.0)
     known = tl.where((at < slices) & (offset < end - first), start + tl.minimum(offset + positions, end - first), 0)
@@ -131,8 +130,7 @@ def prefill_tiles(
     total = tl.full([HEIGHT], 0.0, tl.float32)
     mixed = tl.full([HEIGHT, WIDTH], 0.0, tl.float32)
     own = start + step
-    keys += head * head_stride
-    values += head * head_stride
+    keys, values = keys + head * head_stride, values + head * head_stride
     tables += at.to(tl.int64) * table_row
     best, total, mixed = _run(
         q, keys, values, tables, low, clear, own, known, window, page_size, page_stride, position_stride, scale,

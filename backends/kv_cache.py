@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from stepwell.backends.device.streams import Streams, streams_of
+from stepwell.backends.device.swap import PageKernels, PageMover
+from stepwell.backends.kernels.pages import reference
 from stepwell.backends.weights.source import ModelShape
-from stepwell.core.instructions import CopyRow, PageCopy
+from stepwell.core.instructions import PageCopy
+from stepwell.core.types import Page
 
 
 def page_bytes(shape: ModelShape, page_size: int, dtype: torch.dtype) -> int:
@@ -21,52 +25,47 @@ class KVCache:
 
     The page after the last belongs to nobody: rows that only fill a tile read and write there.  All pages begin as
     zeros, since what is masked is still multiplied (by zero), and zero times not-a-number is not a number.
+
+    Swaps run beside everything else: before a page is used, ``settle`` says so.
     """
 
     def __init__(
-        self, shape: ModelShape, pages: int, host_pages: int, page_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: ModelShape,
+        pages: int,
+        host_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        kernels: PageKernels = reference,
+        streams: Streams | None = None,
     ) -> None:
         self.pages, self.page_size = pages, page_size
         room = (shape.layers, pages + 1, page_size, shape.kv_heads, shape.head_dim)
-        host_room = (shape.layers, host_pages, *room[2:])
         self.keys = torch.zeros(room, dtype=dtype, device=device)
         self.values = torch.zeros(room, dtype=dtype, device=device)
-        self._host_keys = torch.zeros(host_room, dtype=dtype)
-        self._host_values = torch.zeros(host_room, dtype=dtype)
+        self._kernels = kernels
+        self._streams = streams or streams_of(device)
+        self._mover = PageMover(self.keys, self.values, host_pages, kernels, self._streams)
+        self.swap_out = self._mover.swap_out
+        self.swap_in = self._mover.swap_in
+        self.settle = self._mover.settle
+        self.copy_ns = self._mover.copy_ns
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         return self.keys[index], self.values[index]
 
-    def swap_out(self, rows: Sequence[CopyRow]) -> None:
-        """Copy device pages to host pages, all layers."""
-        device, host = _pairs(rows)
-        for here, there in ((self.keys, self._host_keys), (self.values, self._host_values)):
-            for layer in range(here.shape[0]):
-                there[layer].index_copy_(0, host, here[layer].index_select(0, device.to(here.device)).cpu())
-
-    def swap_in(self, rows: Sequence[CopyRow]) -> None:
-        """Copy host pages back to device pages."""
-        device, host = _pairs(rows)
-        for here, there in ((self.keys, self._host_keys), (self.values, self._host_values)):
-            for layer in range(here.shape[0]):
-                copied = there[layer].index_select(0, host).to(here.device)
-                here[layer].index_copy_(0, device.to(here.device), copied)
-
     def copy(self, pages: Sequence[PageCopy]) -> None:
         """Copy device pages to device pages, all layers; everything is read before anything is written."""
-        source, target = torch.tensor(pages, dtype=torch.int64, device=self.keys.device).unbind(1)
-        self.keys[:, target] = self.keys[:, source]
-        self.values[:, target] = self.values[:, source]
+        self.settle(page for pair in pages for page in pair)
+        sources, targets = (self._streams.index(each) for each in zip(*pages, strict=True))
+        self._kernels.copy_pages(self.keys, self.values, sources, targets)
 
-    def clear(self, pages: Sequence[int]) -> None:
+    def clear(self, pages: Iterable[Page]) -> None:
         """Make pages harmless again that hold numbers which are not finite."""
-        index = torch.tensor(list(pages), dtype=torch.int64, device=self.keys.device)
-        self.keys[:, index] = 0
-        self.values[:, index] = 0
-
-
-def _pairs(rows: Sequence[CopyRow]) -> tuple[Tensor, Tensor]:
-    """Device pages, and the host page of each."""
-    here = [page for _, device, _ in rows for page in device]
-    there = [page for _, _, host in rows for page in host]
-    return torch.tensor(here, dtype=torch.int64), torch.tensor(there, dtype=torch.int64)
+        index = list(pages)
+        self.settle(index)
+        cleared = self._streams.index(index)
+        self.keys[:, cleared] = 0
+        self.values[:, cleared] = 0

@@ -17,9 +17,12 @@ import numpy as np
 import torch
 
 from stepwell.backends.batch import DecodeGroup, Row
-from stepwell.backends.budget import available_bytes, mib, peak_bytes
+from stepwell.backends.budget import available_bytes, peak_bytes
 from stepwell.backends.constraint import listed
 from stepwell.backends.cores import spare_cores
+from stepwell.backends.device.faults import reason_of
+from stepwell.backends.device.memory import making_room_for, pages_for, room_on, take
+from stepwell.backends.device.swap import touched
 from stepwell.backends.grammar import Grammars
 from stepwell.backends.kv_cache import KVCache, page_bytes
 from stepwell.backends.masks import Allowed, Masks, may_follow
@@ -35,7 +38,7 @@ from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
 from stepwell.core.protocols import BackendInfo, StepResult
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
-from stepwell.core.types import RequestId
+from stepwell.core.types import Page, RequestId
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -81,7 +84,9 @@ class TorchBackend:
         source: ModelSource | None = None,
         grammars: Grammars | None = None,
     ) -> None:
-        """Load the model, measure a largest step, and take the pages.  Raises ``UserError`` if one does not fit.
+        """Load the model, measure a largest step, and take the pages (0: as many as fit).
+
+        Raises ``UserError`` if one does not fit.
 
         ``grammars`` are of another vocabulary than the one in the model's files.
         """
@@ -94,29 +99,28 @@ class TorchBackend:
         limit = options.memory_mib << 20 or available_bytes(device)
         shape = source.config
         self._rows: dict[RequestId, Row] = {}
-        self._group = DecodeGroup(pages)
         self._end_tokens = source.end_tokens
         opened = source
         self._masks = Masks(grammars or Grammars(lambda: read_vocabulary(opened)))
-        self._model = Llama(source, dtype, device, TILE if options.deterministic else 0)
+        with making_room_for("the weights", "model.path"):
+            self._model = Llama(source, dtype, device, TILE if options.deterministic else 0)
         self._runner_of = TiledRunner if options.deterministic else FastRunner
         each = page_bytes(shape, page_size, dtype)
         weights = self._model.weight_bytes
         # Tiles are slow and all alike: a part of the step is measured, and the rest counted.
         part = min(token_budget, 256) if options.deterministic else token_budget
-        activation = peak_bytes(device, lambda: self._rehearse(part, running_limit, page_size)) * token_budget // part
+        with making_room_for(f"a step of {token_budget} tokens", "scheduler.token_budget"):
+            rehearsed = peak_bytes(device, lambda: self._rehearse(part, running_limit, page_size))
         if options.deterministic:
             _check_rows_alike(self._model)
-        on_device = pages + (host_pages if device.type == "cpu" else 0)
-        room = (limit - weights - activation) // each
-        if room < on_device:
-            raise UserError(
-                f"{mib(limit)} of memory do not hold {mib(weights)} of weights, {mib(activation)} for a step of"
-                f" {token_budget} tokens, and {on_device} pages of {mib(each * 1024)} per 1,024;"
-                f" {max(room, 0)} pages would fit (host pages count too), or a smaller scheduler.token_budget",
-                field="memory.pages",
-            )
-        self._cache = KVCache(shape, pages, host_pages, page_size, dtype, device)
+        activation = rehearsed * token_budget // part
+        room = room_on(device, limit, weights=weights, activation=activation, page=each, host_pages=host_pages)
+        wanted, pages = pages, pages_for(room, pages, host_pages, token_budget, device)
+        self._cache = take(
+            lambda count: KVCache(shape, count, host_pages, page_size, dtype, device), pages, fewer=not wanted
+        )
+        pages = self._cache.pages
+        self._group = DecodeGroup(pages)
         self._runner: Runner = self._runner_of(self._model, self._cache)
         self.info = BackendInfo(
             model=source.name,
@@ -131,7 +135,7 @@ class TorchBackend:
             page_bytes=each,
             weight_bytes=weights,
             activation_bytes=activation,
-            possible_pages=max(room, 0),
+            possible_pages=room.pages,
             grammars=True,
         )
 
@@ -170,25 +174,30 @@ class TorchBackend:
     # ------------------------------------------------------------------------------------------------ steps
 
     def execute(self, batch: Launch) -> StepResult:
-        """One step, timed.  Whatever goes wrong, requests keep the tokens they had before it."""
+        """One step, timed.  Whatever goes wrong, requests keep the tokens they had before it.
+
+        Raises ``DeviceLostError`` if nothing can be executed by this process any more.
+        """
         start_ns = time.perf_counter_ns()
         try:
             with torch.inference_mode():
                 result = self._step(batch)
+                result.copy_ns = self._cache.copy_ns(sum(len(row[1]) for row in (*batch.swap_out, *batch.swap_in)))
         except Exception as error:
+            why = reason_of(error, self._model.device)
             self._group.clear()
             blamed: list[RequestId] = []
             if isinstance(error, _NotFiniteError):
                 blamed = [row.id for row in error.rows]
                 self._cache.clear([page for row in error.rows for page in row.table])
-            result = StepResult(batch.step, failed=f"{type(error).__name__}: {error}", blamed=blamed)
+            result = StepResult(batch.step, failed=why, blamed=blamed)
         result.elapsed_ns = time.perf_counter_ns() - start_ns
         return result
 
     def _step(self, batch: Launch) -> StepResult:
-        copy_ns = self._follow(batch)
+        self._follow(batch)
         group, rows = self._group, self._rows
-        result = StepResult(batch.step, copy_ns=copy_ns)
+        result = StepResult(batch.step)
         slices = [
             SliceWork(rows[id], start, count, samples, _teller(rows[id], result.prompt_logprobs))
             for id, start, count, samples in batch.slices
@@ -212,15 +221,13 @@ class TorchBackend:
         result.ended.sort()
         return result
 
-    def _follow(self, batch: Launch) -> int:
-        """Bring tables and group up to date, and copy.  Returns how long copying to and from the host took."""
+    def _follow(self, batch: Launch) -> None:
+        """Bring tables and group up to date, and copy."""
         rows, group = self._rows, self._group
-        start_ns = time.perf_counter_ns()
         if batch.swap_out:
             self._cache.swap_out(batch.swap_out)
         if batch.swap_in:
             self._cache.swap_in(batch.swap_in)
-        copy_ns = time.perf_counter_ns() - start_ns if batch.swap_out or batch.swap_in else 0
         if batch.copies:
             self._cache.copy(batch.copies)
         for id in batch.left:
@@ -237,7 +244,11 @@ class TorchBackend:
         for id in batch.joined:
             if id in rows:  # otherwise it ended between sampling and joining; the next launch takes it out again
                 group.join(rows[id])
-        return copy_ns
+        self._cache.settle(touched(batch, self._table))
+
+    def _table(self, id: RequestId) -> Sequence[Page]:
+        row = self._rows.get(id)
+        return () if row is None else row.table
 
     def _work(self, slices: list[SliceWork], *, decode: bool) -> StepWork:
         group = self._group

@@ -26,9 +26,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 MODULES = [
-    *("core/types.py", "core/kv_answers.py", "core/policy_event.py"),
+    *("core/types.py", "core/kinds.py", "core/kv_answers.py", "core/policy_event.py"),
     *("core/request.py", "core/group.py", "core/speeds.py", "core/state.py", "core/view.py", "core/backlog.py"),
-    *("core/forking.py", "core/intake.py", "core/plan_check.py", "core/applying.py", "core/runs.py"),
+    *("core/forking.py", "core/intake.py", "core/plan_check.py", "core/draft.py", "core/applying.py", "core/runs.py"),
     *("core/scheduler.py", "core/journal_encoder.py", "policies/peak.py"),
     *("memory/duties.py", "memory/holders.py", "memory/host.py", "memory/pool.py", "memory/quarantine.py"),
     *("memory/tables.py", "memory/paged.py"),

@@ -61,7 +61,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     requests = part("requests", "who runs and who waits, and why")
     for name in ("state", "class", "tenant", "limit"):
         requests.add_argument(f"--{name}", metavar=name.upper())
-    part("request", "one request's life so far").add_argument("id", type=int, metavar="ID")
+    part("request", "one request's life so far").add_argument(
+        "id", metavar="ID", help="its number, or what a client was told"
+    )
     reasons = [policy]
     reasons += [part("pause", "launch no step"), part("resume", "launch steps again")]
     part("drain", "take nothing new, and end when what runs has ended; --state only asks").add_argument(

@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scenario", choices=[*SCENARIOS], default="closed",
         help="closed: ask, read, think; beat: all generate at once; burst: all ask within 10 s; stalled: beside clients"
-        " that stop reading; steps: the time of a step with few and with all (closed)",
+        " that stop reading; steps: the time of a step with few and with all; leave: all but few at once (closed)",
     )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=30.0, metavar="S", help="that are measured (30)")
     parser.add_argument("--sse-share", type=float, default=0.5, metavar="X", help="of users; others: WebSocket (0.5)")
@@ -44,7 +44,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--stalled", type=int, default=1000, metavar="N", help="who stop reading, stalled (1000)")
     parser.add_argument("--fill", type=float, default=40.0, metavar="S", help="until their buffers are full (40)")
-    parser.add_argument("--few", type=int, default=1, metavar="N", help="who are there first, steps (1)")
+    parser.add_argument(
+        "--few", type=int, default=1, metavar="N", help="who are there first, steps; who stay, leave (1)"
+    )
     parser.add_argument("--model", default=COSTMODEL, metavar="MODEL", help="what is served, steps (costmodel)")
     parser.add_argument("--policy", default="fcfs", metavar="NAME", help="scheduling policy (fcfs)")
     parser.add_argument("--journal", metavar="DIR", help="let the server write its journal into this folder")

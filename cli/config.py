@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from stepwell.cli.serve_access import check_access_files, with_files
 from stepwell.core.build import build_scheduler, make_shadow
 from stepwell.core.config_load import Resolved
@@ -60,12 +62,14 @@ def run(args: argparse.Namespace) -> int:
     _look_at_trace(resolved)
     read_question(Path(args.file), {})
     make_cost_model(config.cost)
-    build_scheduler(config, shadow=make_shadow(config))
     scheduler, memory = config.scheduler, config.memory
+    counted = replace(config, memory=replace(memory, pages=memory.pages or 1))
+    build_scheduler(counted, shadow=make_shadow(config))
     classes = ", ".join(each.name for each in config.classes)
     print(
-        f"{args.file} is right: policy {scheduler.policy}, allocator {memory.allocator}, {memory.pages} pages of"
-        f" {memory.page_size} tokens, classes {classes}; digest {config.digest[:12]}"
+        f"{args.file} is right: policy {scheduler.policy}, allocator {memory.allocator}, "
+        f"{memory.pages or 'as many as fit'} pages of {memory.page_size} tokens, classes {classes};"
+        f" digest {config.digest[:12]}"
     )
     return 0
 

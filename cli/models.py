@@ -108,6 +108,7 @@ def _real(config: Config, name: str, place: Place) -> Model:
         chat_template=template_text,
         encode=tokenizer.prompt,
         close=close.close,
+        pages=info.pages,
         context=info.context or source.config.context,
         precision=info.dtype,
         logprobs=True,

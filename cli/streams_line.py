@@ -34,7 +34,8 @@ def line_of(run: Run) -> Line:
         "ttft_p99_s": ttft_p99,
         "lost_tokens": tally.lost,
         "doubled_tokens": tally.doubled,
-        "loop_lag_p99_ms": None if lag_s is None else round(lag_s * 1e3, 1),
+        "loop_lag_p99_ms": _ms(lag_s),
+        "loop_lag_most_ms": _ms(quantile_s(run.before, run.after, LAG, 1.0)),
         "tokens_per_s": round(tally.tokens / tally.seconds, 1),
         "bytes_per_stream": grown // max(streams, 1),
         "itl_p50_ms": gap_p50,
@@ -91,6 +92,10 @@ def _cpu(run: Run) -> tuple[float, float, float]:
     """Seconds of a core: the server's process, those that it started, and this one."""
     before, after = run.before, run.after
     return after.cpu_s - before.cpu_s, after.worker_cpu_s - before.worker_cpu_s, run.client_cpu_s
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 1)
 
 
 def _a_token(run: Run, seconds: float) -> float | None:

@@ -14,6 +14,7 @@ from stepwell.cli.process_stats import children, cpu_s, rss_bytes
 LAG = "stepwell:event_loop_lag_seconds"
 STEPS = "stepwell:steps_total"
 SLOW = "stepwell:transport_total"
+OPEN = "stepwell:streams_open"
 _LOOK_S = 0.5
 _SERIES = re.compile(r"^([\w:]+)(?:\{(.*)\})? (\S+)$", re.M)
 

@@ -10,6 +10,7 @@ from time import perf_counter_ns
 import msgspec
 
 from stepwell.cli.streams_crowd import Thinking, User, spread, steps_until
+from stepwell.cli.streams_probe import OPEN
 from stepwell.cli.streams_run import Run
 from stepwell.cli.streams_stalled import ENDLESS, Stalled
 from stepwell.cli.streams_tally import Heard
@@ -120,6 +121,30 @@ async def _steps(run: Run) -> None:
     await ask(crowd.users[args.few :])
 
 
+async def _leave(run: Run) -> None:
+    """All generate, and then all but a few leave in one instant."""
+    args, crowd = run.args, run.crowd
+    asked = []
+    for user in crowd.users:
+        asked.append((user, Heard(run.tally, 0, perf_counter_ns())))
+        user.ask(ENDLESS, asked[-1][1])
+        await asyncio.sleep(1 / JOINED_PER_S)
+    await asyncio.sleep(2 + 2 * args.beat)
+    await run.begin()
+    await asyncio.sleep(args.seconds)
+    await run.stop()
+    run.keep()
+    await run.begin()
+    for user, heard in asked[args.few :]:
+        user.leave()
+        heard.leave()
+    await asyncio.sleep(args.seconds)
+    await run.stop()
+    left_over = round(run.after.total(OPEN)) - args.few
+    if left_over:
+        run.tally.problems["answers of clients that left, still open"] += left_over
+
+
 def _seventy_b(args: argparse.Namespace) -> list[str]:
     return [_DEVICE, f"scheduler.running_limit={_BATCH}", "scheduler.token_budget=4096", f"memory.pages={_PAGES}"]
 
@@ -170,4 +195,5 @@ SCENARIOS = {
     "burst": Scenario(_burst, _seventy_b),
     "stalled": Scenario(_stalled, _steady),
     "steps": Scenario(_steps, _steady),
+    "leave": Scenario(_leave, _steady),
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stepwell.core import kinds
+from stepwell.core.draft import Draft, decoding
 from stepwell.core.forking import shared_tokens
-from stepwell.core.instructions import Admitted, Launch, Preempted, Resumed
+from stepwell.core.instructions import Preempted, Resumed
 from stepwell.core.plan import Part, Preemption, StepPlan
 from stepwell.core.protocols import NotNow, Reservation
 from stepwell.core.request import Request
@@ -17,11 +19,11 @@ from stepwell.core.types import PREFILLING, SWAPPING_IN, SWAPPING_OUT, PreemptMo
 class PlanApplier:
     """Applies one plan at a time to ``state``.  ``clean`` says that all of the last plan fitted."""
 
-    __slots__ = ("_launch", "_step", "clean", "state")
+    __slots__ = ("_draft", "_step", "clean", "state")
 
     def __init__(self, state: State) -> None:
         self.state = state
-        self._launch = Launch(0)
+        self._draft = Draft()
         self._step = StepRecord(0, 0, [])
 
     def apply(self, plan: StepPlan) -> StepRecord | None:
@@ -29,7 +31,7 @@ class PlanApplier:
         of it.  The decode group runs even if an item was refused: it keeps its place."""
         state = self.state
         self.clean = True
-        launch = self._launch = Launch(state.next_step)
+        draft = self._draft = Draft()
         step = self._step = StepRecord(state.next_step, 0, []).open()
         for id, why in plan.reject:
             request = state.requests[id]
@@ -45,18 +47,17 @@ class PlanApplier:
                 slices = plan.slices
                 if slices:
                     self._continue(slices)
-        decodes = launch.decode
-        if not (decodes or launch.slices or launch.swap_out or launch.swap_in):
+        if not draft.works():
             return None
+        decodes = draft.decode
         if decodes or step.sampled:
             state.silent_steps = 0
         else:
             state.silent_steps += 1
+        joined, left = state.group.changes(decodes)
         if decodes:
             self._tick()
-        else:
-            launch.left, state.group.left = state.group.left, []
-        state.out.append(launch)
+        state.out.append(draft.launch(step.id, joined, left))
         return step
 
     def decode(self, plan: StepPlan) -> StepRecord | None:
@@ -71,19 +72,16 @@ class PlanApplier:
                 return self.apply(plan)
             growth = append_pages(state, group.grow(group.launched))
         self.clean = True
-        launch = self._launch = Launch(state.next_step, True, growth)
         step = self._step = StepRecord(state.next_step, 0, [])
+        joined, left = group.changes(True)
         self._tick()
         state.silent_steps = 0
-        state.out.append(launch)
+        state.out.append(decoding(step.id, growth, joined, left))
         return step
 
     def _tick(self) -> None:
         """The decode group is part of the launch."""
         group, step = self.state.group, self._step
-        if group.joined or group.left:
-            launch = self._launch
-            launch.joined, launch.left = group.changes()
         last = group.tick(step.id)
         for request in last:
             self.state.draining[request.id] = request
@@ -128,7 +126,7 @@ class PlanApplier:
         state.swapped[request.id] = request
         self._step.copies.append(request)
         self._step.pages += len(copy.device)
-        self._launch.swap_out.append((request.id, copy.device, copy.host))
+        self._draft.swap_out = [*self._draft.swap_out, (request.id, copy.device, copy.host)]
         state.out.append(Preempted(request.id, "swap", item.reason, item.beneficiary, tokens, pages))
         state.tell("swapped", request)
         return True
@@ -156,8 +154,8 @@ class PlanApplier:
                     self._hold(request)
                 fits = self._refuse(held[0])
             if growing:
-                self._launch.growth += append_pages(state, group.grow(group.launched))
-        self._launch.decode = bool(group.members)
+                self._draft.growth = append_pages(state, group.grow(group.launched))
+        self._draft.decode = bool(group.members)
         return fits
 
     # ------------------------------------------------------------------------------------------- taking in
@@ -178,14 +176,14 @@ class PlanApplier:
             state.loose[id] = request
             self._step.copies.append(request)
             self._step.pages += len(copy.device)
-            self._launch.swap_in.append((id, copy.device, copy.host))
-            self._launch.tables.append((id, copy.table))
+            self._draft.swap_in = [*self._draft.swap_in, (id, copy.device, copy.host)]
+            self._draft.tables.append((id, copy.table))
             state.out.append(Resumed(id))
             state.tell("resumed", request)
         return True
 
     def _admit(self, admit: Sequence[Part], by_slice: bool) -> bool:
-        state, launch = self.state, self._launch
+        state, draft = self.state, self._draft
         for id, tokens in admit:
             request = state.waiting[id]
             boxed = request.id
@@ -203,16 +201,16 @@ class PlanApplier:
                 state.backlog.remove(request)
             request.move(PREFILLING, state.now_ns, "admitted")
             state.loose[boxed] = request
-            launch.tables.append((boxed, reservation.pages))
+            draft.tables.append((boxed, reservation.pages))
             if reservation.copies:
-                launch.copies += reservation.copies
-            state.out.append(Admitted(boxed, reservation.cached, reservation.shared))
+                draft.copies = draft.copies + reservation.copies
+            state.out.append(kinds.ADMITTED(boxed, reservation.cached, reservation.shared))
             state.tell("admitted", request)
             self._run_slice(request, tokens if tokens < request.pending else request.pending)
         return True
 
     def _continue(self, slices: Sequence[Part]) -> None:
-        state = self.state
+        state, draft = self.state, self._draft
         for id, tokens in slices:
             request = state.loose[id]
             if request.state is SWAPPING_IN:
@@ -225,9 +223,8 @@ class PlanApplier:
                     self._refuse(request)
                     return
                 request.capacity = reservation.capacity
-                for page in reservation.pages:
-                    self._launch.growth += (id, page)
-                self._launch.copies += reservation.copies
+                draft.growth = [*draft.growth, *_in_turn([id] * len(reservation.pages), reservation.pages)]
+                draft.copies = draft.copies + reservation.copies
             self._run_slice(request, tokens)
 
     def _run_slice(self, request: Request, tokens: int) -> None:
@@ -248,7 +245,7 @@ class PlanApplier:
                 self._step.last.append(request)
             else:
                 self.state.joining.append(request)
-        self._launch.slices.append((request.id, start, tokens, samples))
+        self._draft.slices.append((request.id, start, tokens, samples))
 
 
 def new_table(state: State, request: Request, first: int = 0) -> Reservation | NotNow:

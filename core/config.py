@@ -70,8 +70,9 @@ class MemoryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """The allocator's own table."""
     page_size: Annotated[int, msgspec.Meta(ge=1, le=65_536)] = 16
     """Token positions in a page."""
-    pages: Positive = 8192
-    """KV pages on the device: with too few, requests wait or are preempted; with more than fit, nothing starts."""
+    pages: Count = 8192
+    """KV pages on the device: with too few, requests wait or are preempted; with more than fit, nothing starts.  0: as
+    many as fit, which only a real model says (of the processor's memory, half)."""
     host_pages: Count = 8192
     """Pages of the host tier, for swap; 0: no host tier."""
 

@@ -6,7 +6,6 @@ batch of events at one time, lets the scheduler decide, launches the next step f
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import anyio
@@ -16,6 +15,7 @@ from anyio.lowlevel import checkpoint
 
 from stepwell.core.answer_keys import AnswerKeys
 from stepwell.core.clock import Clock
+from stepwell.core.engine_steps import StepsUnderWay
 from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.events import (
     Cancel,
@@ -81,8 +81,7 @@ class Engine:
         self._inbox: list[Event] = []
         self._results: list[StepResult] = []
         self._news = anyio.Event()
-        self._launches: deque[Launch] = deque()
-        self._launched = anyio.Event()
+        self._steps = StepsUnderWay(self.place, clock, self._step_over)
         self._idle = anyio.Event()
         self._wake_ns = 0
         self._alarm: anyio.CancelScope | None = None
@@ -183,7 +182,7 @@ class Engine:
             await self._idle.wait()
 
     def _cancel(self, request: RequestId) -> None:
-        for index, event in enumerate(self._inbox):
+        for index, event in enumerate(self._inbox if request > self.scheduler.last_id else ()):
             if isinstance(event, Submitted) and event.request == request:
                 # It never reached the scheduler, where a cancel would come before the arrival of the same instant.
                 del self._inbox[index]
@@ -227,7 +226,7 @@ class Engine:
             self._keys.complete(events, results, self._streams)
             try:
                 out = self._turn(events)
-                if self._launches:
+                if self._steps:
                     await checkpoint()  # the step begins before anybody is told of the one before it
                 await self._hand_out(results, out)
             except Exception as error:
@@ -300,8 +299,7 @@ class Engine:
     def _follow(self, out: Sequence[Instruction]) -> None:
         for instruction in out:
             if isinstance(instruction, Launch):
-                self._launches.append(instruction)
-                self._launched.set()
+                self._steps.begin(instruction)
             elif isinstance(instruction, Wake):
                 self._set_alarm(instruction.at_ns)
             elif isinstance(instruction, PolicyFault):
@@ -350,34 +348,25 @@ class Engine:
 
     async def _look_after_place(self) -> None:
         try:
-            await self.place.run()
+            await self.place.run(self._steps.lost)
         except Exception as error:
             self._break_down(error, ())
 
     async def _execute(self) -> None:
-        """Execute launches one after another.  A backend that only says how long a step takes is waited for."""
-        while True:
-            while not self._launches:
-                self._launched = anyio.Event()
-                await self._launched.wait()
-            batch = self._launches.popleft()
-            start_ns = self._clock.now_ns()
-            try:
-                result = await self.place.carry_out(batch)
-            except Exception as error:
-                # Failures come as results; an exception leaves nobody knowing what is on the device.
-                self._break_down(error, (batch,))
-                return
-            await self._clock.sleep_until(start_ns + result.elapsed_ns)
-            live = self.scheduler.state.requests
-            if result.failed:
-                self._launches.clear()
-                blamed = [id for id in result.blamed if id in live]
-                self.post(StepFailed(result.step, blamed, result.failed, result.device_lost))
-            else:
-                ended = [id for id in result.ended if id in live]
-                self._results.append(result)
-                self.post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
+        try:
+            await self._steps.run()
+        except Exception as error:
+            self._break_down(error, ())
+
+    def _step_over(self, result: StepResult) -> None:
+        live = self.scheduler.state.requests
+        if result.failed:
+            blamed = [id for id in result.blamed if id in live]
+            self.post(StepFailed(result.step, blamed, result.failed, result.device_lost))
+        else:
+            ended = [id for id in result.ended if id in live]
+            self._results.append(result)
+            self.post(StepDone(result.step, ended, result.elapsed_ns, result.copy_ns))
 
     def _break_down(self, error: Exception, during: Sequence[object]) -> None:
         """A law is broken: stop serving.  Clients are told when the tokens that are being handed out have been."""

@@ -1,4 +1,4 @@
-"""The three families of errors, and the few members that callers tell apart.
+"""The three families of errors, and the few others that callers tell apart.
 
 Every error raised on purpose belongs to one of them, so that a shell can decide what to do without reading text:
 ``UserError`` is the caller's to mend (HTTP 4xx), ``CapacityError`` is expected under load (429 or 503), and
@@ -32,6 +32,10 @@ class CapacityError(StepwellError):
 
 class InvariantError(StepwellError):
     """A law of ``INVARIANTS.md`` does not hold: a bug, never the caller's fault."""
+
+
+class DeviceLostError(StepwellError):
+    """The device is lost for this process, for good: whoever executes on it has to be started again."""
 
 
 class PolicyError(StepwellError):

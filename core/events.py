@@ -42,7 +42,8 @@ class StepFailed(msgspec.Struct, array_like=True, tag="failed", gc=False):
     """Step ``step`` and every later one in flight produced nothing.
 
     ``blamed`` requests end with reason ``error``; all others on the device go back to waiting and are recomputed.
-    ``device_lost`` says that the host tier is gone as well (a worker process died), so swapped requests are too.
+    ``device_lost`` says that the host tier is gone as well (a worker process died), so swapped requests are too.  That
+    may happen between steps: then ``step`` is 0.
     """
 
     step: StepId

@@ -13,11 +13,15 @@ Everything else about a member (computed positions, output length) is derived wh
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import Final
 
 from stepwell.core.request import NO_PHASE, STANDING, Phase, Request, StepCounter
 from stepwell.core.types import FOREVER, RequestId, StepId
 
-_NOBODY: dict[RequestId, Request] = {}
+_NOBODY: Final[dict[RequestId, Request]] = {}
+_NO_IDS: Final[list[RequestId]] = []
+_NO_REQUESTS: Final[list[Request]] = []
+# Of most steps; nobody writes to them.
 
 
 class DecodeGroup(StepCounter):
@@ -114,13 +118,17 @@ class DecodeGroup(StepCounter):
             later.members.update(phase.members)
         return ids
 
-    def changes(self) -> tuple[list[RequestId], list[RequestId]]:
-        """Who joined and who left since the last call; from here on the backend knows them."""
-        joined = list(self.joined)
-        for request in self.joined.values():
-            request.shown = True
-        self.joined.clear()
-        left, self.left = self.left, []
+    def changes(self, runs: bool) -> tuple[list[RequestId], list[RequestId]]:
+        """Who left since the last call and, if the group ``runs``, who joined; from here on the backend knows them."""
+        joined, left = _NO_IDS, self.left
+        if runs and self.joined:
+            joined = list(self.joined)
+            for request in self.joined.values():
+                request.shown = True
+            self.joined.clear()
+        if not left:
+            return joined, _NO_IDS
+        self.left = []
         return joined, left
 
     def forget_changes(self) -> None:
@@ -134,7 +142,7 @@ class DecodeGroup(StepCounter):
         self.last_step = step
         due = self.ends.get(launched)
         if due is None:
-            return []
+            return _NO_REQUESTS
         finishing = list(due.values())
         for request in finishing:
             self.leave(request)

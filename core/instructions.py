@@ -125,7 +125,7 @@ class Finished(msgspec.Struct, array_like=True, tag="finished", gc=False):
     tokens: int
     pages: int = 0
     why: str = ""
-    """A policy's word for why it rejected a waiting request."""
+    """A policy's word for why it rejected a waiting request, or what failed if it ends in error."""
 
 
 class Wake(msgspec.Struct, array_like=True, tag="wake", gc=False):

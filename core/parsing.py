@@ -18,6 +18,7 @@ The rules of all of them:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -68,14 +69,38 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str = "{}"
 
 
-class ToolParser(Protocol):
-    """Of one answer.  A plugin of the group ``stepwell.tool_parsers``: a class with ``Options``, called with them."""
+class CallShape(msgspec.Struct, frozen=True, kw_only=True):
+    """How a family of models writes calls, as literal text around names and arguments.
 
-    name: ClassVar[str]
-    signs: ClassVar[Sequence[str]]
-    """A chat template that holds one of these belongs to a model that writes calls so."""
-    tokens: ClassVar[Sequence[str]]
-    """What it looks for that may be special tokens, whose names are not text otherwise."""
+    ``opening`` [``before`` call ``after``] ``between`` [``before`` call ``after``] … ``closing``.  A call is an object
+    with the name and the arguments under two keys; or, if ``middle`` is given, the name, that text, and the arguments.
+    """
+
+    mark: str = ""
+    """What the reader knows calls by: all of that begins with it.  Empty: an answer that begins as JSON does calls."""
+    opening: str = ""
+    before: str = ""
+    middle: str | None = None
+    after: str = ""
+    between: str = ""
+    closing: str = ""
+    name_key: str = "name"
+    arguments_key: str = "arguments"
+
+    def written(self, calls: Sequence[ToolCall]) -> str:
+        """The calls in this shape."""
+        each = self.between.join(f"{self.before}{self._one(call)}{self.after}" for call in calls)
+        return f"{self.opening}{each}{self.closing}"
+
+    def _one(self, call: ToolCall) -> str:
+        if self.middle is not None:
+            return f"{call.name}{self.middle}{call.arguments}"
+        name = json.dumps(call.name, ensure_ascii=False)
+        return f'{{"{self.name_key}": {name}, "{self.arguments_key}": {call.arguments}}}'
+
+
+class AnswerReader(Protocol):
+    """Of one answer."""
 
     @property
     def held(self) -> int:
@@ -90,31 +115,38 @@ class ToolParser(Protocol):
         """The text has ended: what was held.  Called once."""
         ...
 
-    @staticmethod
-    def write(calls: Sequence[ToolCall]) -> str:
-        """The calls as such a model writes them: what ``feed`` reads back."""
+
+class ToolParser(Protocol):
+    """Of one model.  A plugin of the group ``stepwell.tool_parsers``: a class with ``Options``, called with them."""
+
+    name: ClassVar[str]
+    signs: ClassVar[Sequence[str]]
+    """A chat template that holds one of these belongs to a model that writes calls so."""
+    tokens: ClassVar[Sequence[str]]
+    """What it looks for that may be special tokens, whose names are not text otherwise."""
+
+    def reader(self) -> AnswerReader:
+        """For the next answer."""
         ...
 
-    @staticmethod
-    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    def shape(self, template: str) -> CallShape | None:
+        """How a model with that chat template writes calls, so that a grammar can hold it to them; None: none can.
+
+        What is not written so, and what the reader takes for a call all the same, begins with ``mark`` too.
+        """
+        ...
+
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """The calls as such a model writes them: what a reader reads back."""
+        ...
+
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """What a system message must say where the chat template says nothing of tools; empty: it always does."""
         ...
 
 
-class ReasoningParser(Protocol):
-    """Of one answer.  A plugin of the group ``stepwell.reasoning_parsers``, called with its options and ``inside``.
-
-    Whatever it says is ``Reasoning`` or ``Content``.
-    """
-
-    name: ClassVar[str]
-    signs: ClassVar[Sequence[str]]
-    tokens: ClassVar[Sequence[str]]
-
-    @staticmethod
-    def begins(prompt: str) -> bool:
-        """Whether a prompt that ends so has begun the reasoning: ``inside`` of its answer."""
-        ...
+class ReasoningReader(AnswerReader, Protocol):
+    """Of one answer.  Whatever it says is ``Reasoning`` or ``Content``."""
 
     @property
     def inside(self) -> bool:
@@ -126,7 +158,19 @@ class ReasoningParser(Protocol):
         """All that comes is content, and nothing is held: nobody needs to ask any more."""
         ...
 
-    @property
-    def held(self) -> int: ...
-    def feed(self, text: str) -> list[Said]: ...
-    def finish(self) -> list[Said]: ...
+
+class ReasoningParser(Protocol):
+    """Of one model.  A plugin of the group ``stepwell.reasoning_parsers``, called with its options."""
+
+    name: ClassVar[str]
+    signs: ClassVar[Sequence[str]]
+    tokens: ClassVar[Sequence[str]]
+    """The first two are the marks around the reasoning."""
+
+    def begins(self, prompt: str) -> bool:
+        """Whether a prompt that ends so has begun the reasoning: ``inside`` of its answer."""
+        ...
+
+    def reader(self, *, inside: bool = False) -> ReasoningReader:
+        """For the next answer."""
+        ...

@@ -7,8 +7,9 @@ The engine speaks to a ``Place``; ``core.placement_process`` has the one that ou
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Literal, Protocol, runtime_checkable
 
 import anyio.to_thread
@@ -23,6 +24,9 @@ from stepwell.core.types import RequestId
 
 Placement = Literal["process", "thread", "inline"]
 
+Ask = Callable[[], Awaitable[StepResult]]
+"""Waits for what comes of a step.  A failure is a result; an exception means that nothing can be executed any more."""
+
 
 class Admission(msgspec.Struct, array_like=True, gc=False):
     """A request as its backend must know it; ``output`` is what it has said already, after a restart."""
@@ -35,11 +39,16 @@ class Admission(msgspec.Struct, array_like=True, gc=False):
 
 
 class StepBatch(msgspec.Struct, array_like=True, gc=False, tag="step"):
-    """One step, and what has to be known before it: requests that came and requests that went."""
+    """One step, and what has to be known before it: requests that came and requests that went.
+
+    ``epoch`` counts the failures that were known when it was launched: one that was launched before its failure was
+    known is void.
+    """
 
     launch: Launch
     admitted: list[Admission] = []
     released: list[RequestId] = []
+    epoch: int = 0
 
 
 class Preparation(msgspec.Struct, array_like=True, tag="prepare"):
@@ -56,13 +65,32 @@ def prepare(backend: Backend, grammar: Grammar) -> None:
     backend.prepare(grammar)
 
 
-def carry_out(backend: Backend, batch: StepBatch) -> StepResult:
-    """Tell the backend what is new, and execute."""
-    for each in batch.admitted:
-        backend.admit(each.request, each.prompt, each.max_tokens, each.sampling, each.output)
-    for request in batch.released:
-        backend.release(request)
-    return backend.execute(batch.launch)
+class Execution:
+    """A backend and the steps that it was sent, some of them before anybody knew that one before them had failed."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._void = -1
+        """The epoch in which a step failed last."""
+
+    def carry_out(self, batch: StepBatch) -> StepResult | None:
+        """Tell the backend what is new, and execute; None if the step is void.
+
+        What the backend raises makes the rest void, too.
+        """
+        for each in batch.admitted:
+            self._backend.admit(each.request, each.prompt, each.max_tokens, each.sampling, each.output)
+        for request in batch.released:
+            self._backend.release(request)
+        if batch.epoch <= self._void:
+            return None
+        result = None
+        try:
+            result = self._backend.execute(batch.launch)
+        finally:
+            if result is None or result.failed:
+                self._void = batch.epoch
+        return result
 
 
 def unchanging(prompt: Sequence[int]) -> list[int]:
@@ -72,7 +100,7 @@ def unchanging(prompt: Sequence[int]) -> list[int]:
 
 @runtime_checkable
 class Place(Protocol):
-    """What the engine asks of wherever steps are executed.  One step at a time."""
+    """What the engine asks of wherever steps are executed: one after another, in the order in which they were begun."""
 
     @property
     def where(self) -> str:
@@ -82,6 +110,11 @@ class Place(Protocol):
     @property
     def restarts(self) -> int:
         """How often whatever executes has been started again."""
+        ...
+
+    @property
+    def device_faults(self) -> int:
+        """How many of these had to be because the device failed."""
         ...
 
     @property
@@ -107,12 +140,21 @@ class Place(Protocol):
         """Make a grammar ready before a request comes with it; raises ``UserError`` if it is none."""
         ...
 
-    async def carry_out(self, launch: Launch) -> StepResult:
-        """Execute a step.  A failure is a result; an exception means that nothing can be executed any more."""
+    def begin(self, launch: Launch) -> Ask:
+        """Execute a step as soon as those before it are done.  What comes of it is asked in the order of the steps, and
+        once."""
         ...
 
-    async def run(self) -> None:
-        """Look after the place until cancelled."""
+    def drop(self) -> None:
+        """A failed result was told: whatever was begun and not asked about is void, and nobody will ask."""
+        ...
+
+    async def run(self, lost: Callable[[Ask], None]) -> None:
+        """Look after the place until cancelled.
+
+        If all that was on the device is lost and no step is there that could say so, ``lost`` is told, with the result
+        of a step 0.  That one is asked and dropped as any other.
+        """
         ...
 
     def close(self) -> None:
@@ -126,6 +168,7 @@ class Inline:
     where = "on the event loop"
     trouble = ""
     restarts = 0
+    device_faults = 0
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -139,10 +182,16 @@ class Inline:
     async def prepare(self, grammar: Grammar) -> None:
         prepare(self._backend, grammar)
 
-    async def carry_out(self, launch: Launch) -> StepResult:
+    def begin(self, launch: Launch) -> Ask:
+        return partial(self._execute, launch)
+
+    async def _execute(self, launch: Launch) -> StepResult:
         return self._backend.execute(launch)
 
-    async def run(self) -> None:
+    def drop(self) -> None:
+        """Nothing was begun that nobody asked about."""
+
+    async def run(self, lost: Callable[[Ask], None]) -> None:
         """Nothing to look after."""
 
 
@@ -155,6 +204,8 @@ class Orders:
     def __init__(self, admitted: Iterable[Admission] = ()) -> None:
         self._admitted = {each.request: each for each in admitted}
         self._released: list[RequestId] = []
+        self.epoch = 0
+        """Failures that are known."""
 
     def admit(self, each: Admission) -> None:
         self._admitted[each.request] = each
@@ -165,7 +216,7 @@ class Orders:
 
     def take(self, launch: Launch) -> StepBatch:
         """Everything so far, and the step."""
-        batch = StepBatch(launch, list(self._admitted.values()), self._released)
+        batch = StepBatch(launch, list(self._admitted.values()), self._released, self.epoch)
         self._admitted, self._released = {}, []
         return batch
 
@@ -179,9 +230,11 @@ class Threaded:
     where = "in a thread"
     trouble = ""
     restarts = 0
+    device_faults = 0
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._execution = Execution(backend)
         self._orders = Orders()
         self._executor = ThreadPoolExecutor(1, "stepwell-backend")
         self._closed = False
@@ -201,11 +254,19 @@ class Threaded:
     async def prepare(self, grammar: Grammar) -> None:
         await anyio.to_thread.run_sync(prepare, self._backend, grammar)
 
-    async def carry_out(self, launch: Launch) -> StepResult:
+    def begin(self, launch: Launch) -> Ask:
         batch = self._orders.take(launch)
-        return await asyncio.wrap_future(self._executor.submit(carry_out, self._backend, batch))
+        return partial(self._result, self._executor.submit(self._execution.carry_out, batch))
 
-    async def run(self) -> None:
+    async def _result(self, future: Future[StepResult | None]) -> StepResult:
+        result = await asyncio.wrap_future(future)
+        assert result is not None, "nobody asks about what is void"
+        return result
+
+    def drop(self) -> None:
+        self._orders.epoch += 1
+
+    async def run(self, lost: Callable[[Ask], None]) -> None:
         """Nothing to look after."""
 
     def close(self) -> None:

@@ -12,7 +12,9 @@ import secrets
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import anyio
@@ -26,10 +28,10 @@ from stepwell.core.errors import CapacityError, InvariantError, UserError
 from stepwell.core.execution import BackendInfo, StepResult
 from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
-from stepwell.core.placement import Admission, Orders, Preparation, unchanging
+from stepwell.core.placement import Admission, Ask, Orders, Preparation, unchanging
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId, StepId
-from stepwell.core.worker import ANSWER, Answer, Broken, Done, Opened, Prepared, Refused, framed, receive
+from stepwell.core.worker import ANSWER, Answer, Broken, Done, Fallen, Opened, Prepared, Refused, framed, receive
 
 log = structlog.get_logger("stepwell.worker")
 
@@ -46,7 +48,11 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from stepwell.core.worker import
 
 
 class WorkerDied(Exception):
-    """The process ended, and how."""
+    """The process ended, and how; ``device`` says that its device failed."""
+
+    def __init__(self, how: str, *, device: bool = False) -> None:
+        super().__init__(how)
+        self.device = device
 
 
 class Worker(Protocol):
@@ -79,7 +85,7 @@ class WorkerProcess:
     """One process, from its start to its end.  It is ready once ``opened`` has returned."""
 
     def __init__(self, config: Config) -> None:
-        self._telling = anyio.Lock()
+        self._telling = anyio.Lock(fast_acquire=True)
         self._channel, far = socket.socketpair()
         with far:
             program = _PROGRAM.format(path=sys.path, descriptor=far.fileno())
@@ -127,10 +133,14 @@ class WorkerProcess:
         """The next frame.  Raises ``WorkerDied``."""
         try:
             size = int.from_bytes(await self._exactly(4))
-            return ANSWER.decode(await self._exactly(size))
+            answer = ANSWER.decode(await self._exactly(size))
         except (OSError, EOFError, DecodeError) as error:
             # In a thread, since a process may be slow to end.
             raise WorkerDied(await anyio.to_thread.run_sync(self._end_of, error)) from None
+        if isinstance(answer, Fallen):
+            await anyio.to_thread.run_sync(self.end)
+            raise WorkerDied(f"lost its device: {answer.message}", device=True)
+        return answer
 
     async def _exactly(self, size: int) -> bytearray:
         loop, data = asyncio.get_running_loop(), bytearray(size)
@@ -169,6 +179,8 @@ class Process:
     def __init__(self, config: Config, start: Callable[[Config], Worker] = WorkerProcess) -> None:
         self.trouble = ""
         self.restarts = 0
+        self.device_faults = 0
+        """How many of them were started because the device had failed the one before."""
         self._config = config
         self._start = start
         self._worker = start(config)
@@ -176,13 +188,18 @@ class Process:
         self._live: dict[RequestId, Admission] = {}
         self._orders = Orders()
         self._deaths = 0
-        self._lost = ""
-        """Why what was on the device is gone, until the scheduler has been told."""
-        self._up = anyio.Event()
-        self._up.set()
-        self._result: asyncio.Future[StepResult] | None = None
-        """Of the step that is being executed."""
-        self._step: StepId = 0
+        self._steps: deque[tuple[StepId, asyncio.Future[StepResult]]] = deque()
+        """Those that were begun and are not over."""
+        self._outbox: deque[Launch] = deque()
+        """Of these, the ones that are not sent."""
+        self._outgoing = anyio.Event()
+        self._sending: anyio.CancelScope | None = None
+        """Of the frame that is being sent: nobody takes it if the worker dies."""
+        self._loss: StepResult | None = None
+        """What tells that the device is lost, until it is asked."""
+        self._void = False
+        """The device is lost and the scheduler may not know it yet: what it launches is for nobody."""
+        self._tell_loss: Callable[[Ask], None] = lambda ask: None
         self._preparing: dict[int, asyncio.Future[str]] = {}
         """Grammars that are being made ready there, by number; what comes of each is a problem, or nothing."""
         self._prepared = 0
@@ -192,6 +209,7 @@ class Process:
         if self._info is None:
             try:
                 self._info = self._worker.opened()
+                self._config = _with_pages(self._config, self._info.pages)
             except WorkerDied as died:
                 raise UserError(f"the process that loads the model {died}", field="model.path") from None
         return self._info
@@ -237,27 +255,62 @@ class Process:
         if wrong:
             raise UserError(wrong, field="structured_outputs")
 
-    async def carry_out(self, launch: Launch) -> StepResult:
-        await self._up.wait()
-        if self._lost:
-            return self._loss(launch.step)
-        result: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
-        self._result, self._step = result, launch.step
-        await self._worker.tell(self._orders.take(launch))
-        return await result
+    def begin(self, launch: Launch) -> Ask:
+        over: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+        if not self._void:
+            self._steps.append((launch.step, over))
+            self._outbox.append(launch)
+            self._outgoing.set()
+        return partial(self._ask, over)
 
-    async def run(self) -> None:
-        """Listen, and start the process again whenever it has died.
+    async def _ask(self, over: asyncio.Future[StepResult]) -> StepResult:
+        result = await over
+        if result is self._loss:
+            self._loss = None
+        return result
+
+    def drop(self) -> None:
+        self._steps.clear()
+        self._outbox.clear()
+        self._orders.epoch += 1
+        self._void = self._loss is not None
+        if self._loss is not None:  # nobody asked: a step before it had failed
+            self._mention(self._loss)
+
+    async def run(self, lost: Callable[[Ask], None]) -> None:
+        """Send and listen, and start the process again whenever it has died.
 
         Raises ``InvariantError`` once it died too often without executing anything.
         """
+        self._tell_loss = lost
+        given_up: InvariantError | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._send)
+            try:
+                await self._listen()
+            except InvariantError as error:
+                given_up = error
+            tasks.cancel_scope.cancel()
+        if given_up is not None:
+            raise given_up
+
+    async def _send(self) -> None:
+        while True:
+            while self.trouble or not self._outbox:
+                self._outgoing = anyio.Event()
+                await self._outgoing.wait()
+            with anyio.CancelScope() as self._sending:
+                await self._worker.tell(self._orders.take(self._outbox.popleft()))
+
+    async def _listen(self) -> None:
         while True:
             try:
                 while True:
                     self._hear(await self._worker.answer())
             except WorkerDied as died:
+                self.device_faults += died.device
                 self._mourn(f"the worker process {died}")
-                await self._start_again()
+            await self._start_again()
 
     def close(self) -> None:
         self._worker.end()
@@ -266,19 +319,23 @@ class Process:
         if isinstance(answer, Prepared):
             self._settle(answer.number, answer.problem)
             return
-        result, self._result = self._result, None
-        if result is None or result.done():
-            return  # cancelled: the engine is stopping
+        if not self._steps:
+            return  # the engine is stopping
+        step, over = self._steps.popleft()
+        if over.done():
+            return
         if isinstance(answer, Done):
+            if answer.result.step != step:
+                raise InvariantError(f"a result of step {answer.result.step} came, and not of step {step}")
             if not answer.result.failed:
                 self._deaths = 0
             for request, token in answer.result.tokens:
                 if request in self._live:
                     self._live[request].output.append(token)
-            result.set_result(answer.result)
+            over.set_result(answer.result)
         else:
             told = answer.message if isinstance(answer, Broken) else f"the worker process said {answer!r}"
-            result.set_exception(InvariantError(told))
+            over.set_exception(InvariantError(told))
 
     def _settle(self, number: int, problem: str) -> None:
         """Whoever waits for a grammar is told; they may have left."""
@@ -290,18 +347,27 @@ class Process:
         """Whoever waits for a step is told; if nobody does, whoever comes next."""
         log.error("a worker process is gone", pid=self.pid, why=why, running=len(self._live))
         self.trouble = f"{why}; it is being started again"
-        self._lost = why
-        self._up = anyio.Event()
         self._deaths += 1
         for number in list(self._preparing):
             self._settle(number, "the process that makes it ready has ended; try again")
-        result, self._result = self._result, None
-        if result is not None and not result.done():
-            result.set_result(self._loss(self._step))
+        if self._sending is not None:
+            self._sending.cancel()
+        self._void = True
+        self._outbox.clear()
+        waiting = [each for each in self._steps if not each[1].done()]
+        self._steps.clear()
+        self._loss = StepResult(waiting[0][0] if waiting else 0, failed=why, device_lost=True)
+        if waiting:
+            waiting[0][1].set_result(self._loss)
+        else:
+            self._mention(self._loss)
 
-    def _loss(self, step: StepId) -> StepResult:
-        why, self._lost = self._lost, ""
-        return StepResult(step, failed=why, device_lost=True)
+    def _mention(self, loss: StepResult) -> None:
+        """No step is there that could say so."""
+        loss.step = 0
+        over: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+        over.set_result(loss)
+        self._tell_loss(partial(self._ask, over))
 
     async def _start_again(self) -> None:
         while True:
@@ -318,5 +384,12 @@ class Process:
         self._orders = Orders(self._live.values())
         self.restarts += 1
         self.trouble = ""
-        self._up.set()
+        self._outgoing.set()
         log.warning("a worker process took over", pid=self.pid, running=len(self._live))
+
+
+def _with_pages(config: Config, pages: int) -> Config:
+    """Whoever comes next has as many pages as the first found room for: the scheduler counts on them."""
+    if config.memory.pages or not pages:
+        return config
+    return replace(config, memory=replace(config.memory, pages=pages))

@@ -16,17 +16,18 @@ def recover(state: State, event: StepFailed) -> None:
     ``max_failures`` failed steps ends with reason ``error``.
     """
     steps = [step.id for step in state.inflight]
-    if not steps or event.step != steps[0]:
+    if event.step != (steps[0] if steps else 0) or not (steps or event.device_lost):
         raise InvariantError(f"step {event.step} failed, but in flight are {steps}")
     tokens = {request.id: state.visible_tokens(request) for request in state.requests.values()}
     state.inflight.clear()
     state.joining.clear()
-    state.progress.done = steps[-1]
-    state.allocator.step_done(steps[-1])
+    if steps:
+        state.progress.done = steps[-1]
+        state.allocator.step_done(steps[-1])
     blamed = dict.fromkeys(event.blamed)
     for request in list(state.requests.values()):
         if request.id in blamed:
-            state.finish(request, "error", tokens[request.id])
+            state.finish(request, "error", tokens[request.id], event.reason)
         elif request.state is WAITING:
             request.pending = request.prompt_tokens + tokens[request.id]
         elif request.state is not SWAPPED or event.device_lost:
@@ -41,7 +42,7 @@ def _start_over(state: State, request: Request, tokens: int, reason: str) -> Non
     request.failures += 1
     limit = state.limits.max_failures
     if limit and request.failures > limit:
-        state.finish(request, "error", tokens)
+        state.finish(request, "error", tokens, reason)
         return
     lost = request.computed
     state.take_out(request)

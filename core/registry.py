@@ -57,8 +57,8 @@ _DUTIES = {
     "cost_models": ("step_ns",),
     "backends": ("execute",),
     "predictors": ("predict", "learn"),
-    "tool_parsers": ("signs", "feed", "finish", "write"),
-    "reasoning_parsers": ("signs", "feed", "finish", "begins"),
+    "tool_parsers": ("signs", "reader", "write"),
+    "reasoning_parsers": ("signs", "reader", "begins"),
 }
 """What tells at once that a class is of another group; conformance checks the rest."""
 
@@ -345,6 +345,8 @@ def check_servable(policy: SchedulerPolicy) -> None:
 
 def make_allocator(config: MemoryConfig, *, base: Path | None = None) -> KVAllocator:
     """An allocator with all its pages free."""
+    if not config.pages:
+        raise UserError("must be at least 1: only a real model says how many fit", field="memory.pages")
     made = make(
         "allocators",
         config.allocator,

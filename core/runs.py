@@ -6,10 +6,12 @@ state, and the journal in the bytes, that the same steps one by one would have l
 
 from __future__ import annotations
 
+from typing import Any
+
+from stepwell.core import kinds
 from stepwell.core.applying import append_pages
 from stepwell.core.errors import InvariantError
 from stepwell.core.events import RunDone
-from stepwell.core.instructions import Run
 from stepwell.core.protocols import NotNow
 from stepwell.core.state import State, StepRecord
 from stepwell.core.types import FOREVER, RequestId
@@ -86,8 +88,9 @@ class Repeats:
         allowed = min(self.left, group.next_end() - group.launched)
         if step.id != begins or step.last or self._depth != 1 or not 0 < count <= allowed:
             raise InvariantError(f"a run of {count} steps from {begins} on was not allowed")
-        growing: list[RequestId] = []
-        offsets: list[int] = []
+        # Of Any, because compiled code would unbox every integer and box it again.
+        growing: list[Any] = []
+        offsets: list[Any] = []
         before_ns = done_ns[-2] if count > 1 else self.launched_ns
         state.speeds.learn(0, 0, True, state.now_ns - before_ns, 0)
         first, full = group.launched, group.full
@@ -97,17 +100,21 @@ class Repeats:
                 growing += ids
                 offsets += [offset] * len(ids)
         group.launched = first + count - 1
-        growth: list[int] = []
+        growth: list[Any] = []
         if growing:
-            pages = state.allocator.grow(growing)
+            pages: list[Any] | NotNow = state.allocator.grow(growing)
             assert not isinstance(pages, NotNow)
             for index, page in enumerate(pages):
-                growth += (offsets[index], growing[index], page)
+                growth.append(offsets[index])
+                growth.append(growing[index])
+                growth.append(page)
         state.next_step += count - 1
         self.left -= count - 1
-        last = self.relaunch()
+        last: list[Any] = self.relaunch()
         for index in range(0, len(last), 2):
-            growth += (count - 1, last[index], last[index + 1])
+            growth.append(count - 1)
+            growth.append(last[index])
+            growth.append(last[index + 1])
         done = state.progress.done = state.next_step - 2
         state.allocator.step_done(done)
-        state.out.append(Run(begins + 1, count, growth))
+        state.out.append(kinds.RUN(begins + 1, count, growth))

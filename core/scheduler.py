@@ -16,7 +16,9 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from stepwell.core import kinds
 from stepwell.core.applying import PlanApplier
+from stepwell.core.draft import decoding
 from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
 from stepwell.core.events import (
     Cancel,
@@ -32,7 +34,7 @@ from stepwell.core.events import (
     Timer,
     UsePolicy,
 )
-from stepwell.core.instructions import Blocked, CacheReset, Instruction, Launch, PolicyFault, Wake
+from stepwell.core.instructions import Blocked, CacheReset, Instruction, PolicyFault, Wake
 from stepwell.core.intake import take_in
 from stepwell.core.invariants import check_state
 from stepwell.core.limits import AUDIT_TURNS, MAX_BARREN_PLANS, MAX_IDLE_WAKES, MAX_SILENT_STEPS, SchedulerLimits
@@ -121,9 +123,9 @@ class Scheduler:
         out: list[Instruction] = []
         state.out = out
         for event in events:
-            if type(event) is StepDone:
+            if type(event) is kinds.STEP_DONE:
                 self._step_done(event)
-            elif type(event) is Submitted:
+            elif type(event) is kinds.SUBMITTED:
                 self._submitted(event)
             else:
                 self._handlers[type(event)](event)
@@ -149,7 +151,7 @@ class Scheduler:
         holds = self.repeats.left > 0 and state.now_ns < self.repeats.until_ns
         if holds and len(state.group.growing()) <= state.allocator.free_pages:
             id = state.next_step
-            state.out.append(Launch(id, True, self.repeats.relaunch()))
+            state.out.append(decoding(id, self.repeats.relaunch()))
             return True
         self.repeats.left = 0
         return self._plan()

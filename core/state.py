@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from stepwell.core import kinds
 from stepwell.core.backlog import Backlog
 from stepwell.core.errors import PLUGIN_RAISES, InvariantError, describe
 from stepwell.core.forking import Followers
 from stepwell.core.group import DecodeGroup
-from stepwell.core.instructions import Finished, Instruction, Preempted
+from stepwell.core.instructions import Instruction, Preempted
 from stepwell.core.limits import SchedulerLimits
 from stepwell.core.protocols import KVAllocator, PolicyEvent, PolicyEventKind, SchedulerPolicy
 from stepwell.core.request import Progress, Request
@@ -180,7 +181,7 @@ class State:
             self.allocator.free(request.id, request.last_step)
         request.move(FINISHED, self.now_ns, reason)
         del self.requests[request.id]
-        self.out.append(Finished(request.id, reason, tokens, pages, why))
+        self.out.append(kinds.FINISHED(request.id, reason, tokens, pages, why))
         if not unknown:
             self.tell("finished", request)
         if self.followers.by_parent:

@@ -114,7 +114,7 @@ class Stream:
             try:
                 self._listener.heard((token,))
             except Exception as error:
-                self._broke(error)
+                self.broke(error)
 
     def push_prompt(self, first: int, rows: Sequence[TokenLogprob]) -> None:
         """Rows of the prompt's tokens, from place ``first`` on.  Those that are known already were computed again."""
@@ -161,10 +161,10 @@ class Stream:
         try:
             listener.heard(tokens)
         except Exception as error:
-            self._broke(error)
+            self.broke(error)
 
-    def _broke(self, error: Exception) -> None:
-        """A reader's bug (a tokenizer, say) must not take other streams down."""
+    def broke(self, error: Exception) -> None:
+        """A reader's bug (a tokenizer, say) must not take other streams down: its own ends with an error."""
         log.error("a stream's reader failed", request=self.request, exc_info=error)
         self.cancel()
         self._fail(InvariantError(f"the stream's reader: {type(error).__name__}: {error}"))

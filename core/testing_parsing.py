@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from stepwell.core.parsing import (
     MOST_HELD,
+    AnswerReader,
     CallArguments,
     CallBegan,
     CallEnded,
@@ -42,8 +43,6 @@ class Read(msgspec.Struct):
     calls: list[tuple[str, str, str, bool]] = []
     """Id, name, arguments, and whether they are complete."""
 
-
-Parser = ToolParser | ReasoningParser
 
 tricky = st.text(st.one_of(st.sampled_from('{}[]"\\:,;`<>|/ \n\t'), st.characters(codec="utf-8")), max_size=12)
 values = st.recursive(
@@ -81,7 +80,7 @@ def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
 cuts = st.one_of(st.lists(st.integers(0, 400), max_size=12), st.just(range(2000)))
 
 
-def read(parser: Parser, pieces: Sequence[str]) -> Read:
+def read(parser: AnswerReader, pieces: Sequence[str]) -> Read:
     """Feed it, and look at each thing that it says."""
     found = Read()
     open_call = False
@@ -117,7 +116,7 @@ def _hear(found: Read, said: Said, open_call: bool) -> bool:
     return open_call
 
 
-def alike(make: Callable[[], Parser], text: str, cuts: Sequence[int]) -> Read:
+def alike(make: Callable[[], AnswerReader], text: str, cuts: Sequence[int]) -> Read:
     """What is found in ``text``; raises ``ConformanceError`` if cutting it makes a difference."""
     whole, cut = read(make(), [text]), read(make(), pieces_of(text, cuts))
     if whole != cut:
@@ -127,7 +126,7 @@ def alike(make: Callable[[], Parser], text: str, cuts: Sequence[int]) -> Read:
     return whole
 
 
-def kept(make: Callable[[], Parser], text: str, cuts: Sequence[int]) -> Read:
+def kept(make: Callable[[], AnswerReader], text: str, cuts: Sequence[int]) -> Read:
     """The same, and without calls it is content to the letter."""
     found = alike(make, text, cuts)
     if not found.calls and found.content != text:
@@ -175,15 +174,16 @@ def noise_of(marks: Sequence[str]) -> st.SearchStrategy[str]:
 
 def check_tool_parser(make: Callable[[], ToolParser], *, examples: int = 100) -> None:
     """Raises ``ConformanceError`` with the smallest text found on which it breaks the rules of ``core.parsing``."""
-    passes_words(make)
     parser = make()
-    chosen = _settings(examples)
+    reader, chosen = parser.reader, _settings(examples)
+    passes_words(reader)
+    _check_shape(parser)
 
     @chosen
     @given(whole_calls(), words, words, cuts)
     def reads_what_is_written(calls: list[ToolCall], before: str, after: str, cuts: Sequence[int]) -> None:
         text = before + parser.write(calls) + ("and " + after if after else "")
-        found = kept(make, text, cuts)
+        found = kept(reader, text, cuts)
         if [each[1:] for each in found.calls] != [(each.name, each.arguments, True) for each in calls]:
             raise ConformanceError(f"{text!r} has the calls {calls}, and it finds {found.calls}")
         if _bare(found.content) != _bare(before + ("and " + after if after else "")):
@@ -193,7 +193,7 @@ def check_tool_parser(make: Callable[[], ToolParser], *, examples: int = 100) ->
     @given(whole_calls(), words, st.integers(0, 2000), cuts)
     def reads_the_beginning(calls: list[ToolCall], before: str, size: int, cuts: Sequence[int]) -> None:
         text = (before + parser.write(calls))[:size]
-        for (_, name, given_text, complete), call in zip(kept(make, text, cuts).calls, calls, strict=False):
+        for (_, name, given_text, complete), call in zip(kept(reader, text, cuts).calls, calls, strict=False):
             same = given_text == call.arguments if complete else call.arguments.startswith(given_text)
             if name != call.name or not same:
                 raise ConformanceError(f"in {text!r} it finds {name}({given_text}) for {call}")
@@ -201,18 +201,33 @@ def check_tool_parser(make: Callable[[], ToolParser], *, examples: int = 100) ->
     @chosen
     @given(noise_of([*parser.tokens, *parser.signs]), cuts)
     def bears_noise(text: str, cuts: Sequence[int]) -> None:
-        kept(make, text, cuts)
+        kept(reader, text, cuts)
 
     @chosen
     @given(tricky, cuts)
     def bears_anything(text: str, cuts: Sequence[int]) -> None:
-        kept(make, text, cuts)
+        kept(reader, text, cuts)
 
     for law in (reads_what_is_written, reads_the_beginning, bears_noise, bears_anything):
         law()
 
 
-def passes_words(make: Callable[[], Parser]) -> None:
+def _check_shape(parser: ToolParser) -> None:
+    """Calls in the shape that grammars hold them to are read, for whatever templates its models have."""
+    calls = [ToolCall("f", '{"a": [1, "}"]}'), ToolCall("g")]
+    for template in ("", *parser.signs, *parser.tokens, " ".join(parser.tokens), "```json"):
+        shape = parser.shape(template)
+        if shape is None:
+            continue
+        if not (shape.opening + shape.before).startswith(shape.mark):
+            raise ConformanceError(f"calls of the shape {shape} do not begin with its mark")
+        text = shape.written(calls)
+        found = read(parser.reader(), [text])
+        if found.content or [each[1:] for each in found.calls] != [(each.name, each.arguments, True) for each in calls]:
+            raise ConformanceError(f"{text!r} is of its shape, and it finds {found}")
+
+
+def passes_words(make: Callable[[], AnswerReader]) -> None:
     """A word in which no mark begins is there at once, and a head without an end is content after all."""
     parser = make()
     parser.feed("well, ")
@@ -223,42 +238,43 @@ def passes_words(make: Callable[[], Parser]) -> None:
         )
 
 
-def check_reasoning_parser(make: Callable[[bool], ReasoningParser], *, examples: int = 100) -> None:
+def check_reasoning_parser(make: Callable[[], ReasoningParser], *, examples: int = 100) -> None:
     """The same for ``ReasoningParser``.  Its first two ``tokens`` are the marks around the reasoning."""
-    begin, end = make(False).tokens[:2]
+    parser = make()
+    begin, end = parser.tokens[:2]
     chosen = _settings(examples)
 
     @chosen
     @given(st.booleans(), words, words, st.sampled_from(["", " ", "\n\n"]), cuts)
     def parts_them(inside: bool, thought: str, answer: str, white: str, cuts: Sequence[int]) -> None:
         text = ("" if inside else white + begin) + white + thought + white + end + white + answer
-        found = alike(lambda: make(inside), text, cuts)
+        found = alike(lambda: parser.reader(inside=inside), text, cuts)
         if (found.reasoning, found.content) != (thought.strip(), answer.lstrip()):
             raise ConformanceError(f"{text!r} (inside: {inside}) is {found}")
 
     @chosen
     @given(words, cuts)
     def needs_no_end(thought: str, cuts: Sequence[int]) -> None:
-        found = alike(lambda: make(True), thought, cuts)
+        found = alike(lambda: parser.reader(inside=True), thought, cuts)
         if found.content or found.reasoning != thought.lstrip():
             raise ConformanceError(f"{thought!r}, cut off in reasoning, is {found}")
 
     @chosen
     @given(st.booleans(), noise_of([begin, end]), cuts)
     def bears_noise(inside: bool, text: str, cuts: Sequence[int]) -> None:
-        found = alike(lambda: make(inside), text, cuts)
+        found = alike(lambda: parser.reader(inside=inside), text, cuts)
         if found.calls:
             raise ConformanceError(f"{text!r} is reasoning or content, and it says {found.calls}")
 
     @chosen
     @given(words)
     def says_when_it_is_over(text: str) -> None:
-        parser = make(False)
-        parser.feed("so" + text)
-        if not parser.over or parser.inside or parser.held:
+        reader = parser.reader(inside=False)
+        reader.feed("so" + text)
+        if not reader.over or reader.inside or reader.held:
             raise ConformanceError(f"'so' begins no reasoning, and it is not over after {text!r}")
 
     for law in (parts_them, needs_no_end, bears_noise, says_when_it_is_over):
         law()
-    if not make(False).begins(f"words {begin}\n") or make(False).begins(f"{begin} words"):
+    if not parser.begins(f"words {begin}\n") or parser.begins(f"{begin} words"):
         raise ConformanceError(f"a prompt begins the reasoning if and only if {begin!r} is its last word")

@@ -135,6 +135,8 @@ class TextPipeline:
         """How many tokens are the answer, once a stop string is complete: for ``Engine.stop(request, keep)``."""
         self.stopped_by: str | None = None
         """The stop string that ended the text."""
+        self.looks = bool(stops)
+        """Whether its text may end the answer."""
         self._tokenizer = tokenizer
         self._stops = stops
         self._include_stop = include_stop
@@ -149,6 +151,8 @@ class TextPipeline:
 
     def feed(self, tokens: Iterable[int]) -> str:
         """Take in tokens and return the text that is now certain.  After a stop string nothing more comes."""
+        if self._begun and not (self.looks or self._over):
+            return self._plain(list(tokens))
         out = ""
         for token in tokens:
             if self._over:
@@ -159,7 +163,16 @@ class TextPipeline:
                 # Most text is ASCII, and most of the decoder's time is its own.
                 whole = data.isascii() and not self._utf8.buffer
                 text = data.decode("ascii") if whole else self._utf8.decode(data)
-                out += self._check(text) if self._stops and text else text
+                out += self._check(text) if self.looks and text else text
+        self.sent += len(out)
+        return out
+
+    def _plain(self, tokens: list[int]) -> str:
+        """All at once, where no text ends the answer."""
+        hidden, bytes_of = self._hidden, self._tokenizer.token_bytes
+        self.fed += len(tokens)
+        data = b"".join([bytes_of(token) for token in tokens if token not in hidden])
+        out = data.decode("ascii") if data.isascii() and not self._utf8.buffer else self._utf8.decode(data)
         self.sent += len(out)
         return out
 

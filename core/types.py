@@ -26,6 +26,9 @@ NS_PER_S: Final = 1_000_000_000
 FOREVER: Final = 1 << 62
 """A count or a time that is never reached; still fits a signed 64-bit integer."""
 
+NO_TIME: Final = FOREVER - 1
+"""The same where it is compared in every turn: compiled code keeps integers of up to 63 bits unboxed."""
+
 MAX_PRIORITY = (1 << 31) - 1
 """A request's priority is between this and its negative; lower is served earlier."""
 MAX_NAME = 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import cast
 
 from stepwell.core.forking import shared_tokens
 from stepwell.core.group import DecodeGroup
@@ -114,7 +115,7 @@ class View:
         return list(self._group.growing().values())
 
     def pages_missing(self, request: RequestView, headroom: int = 0) -> int:
-        waiting = self._waiting.get(request.id)
+        waiting = self._waiting.get(cast(Request, request).id)
         if waiting is None:
             tokens = request.limit if request.protected else request.known
             return self._allocator.pages_missing(tokens, request.limit, headroom)
@@ -122,7 +123,7 @@ class View:
         return self._allocator.pages_missing(waiting.reserve_tokens, waiting.limit, headroom - pages, keys)
 
     def pages_needed(self, request: RequestView) -> int:
-        waiting = self._waiting.get(request.id)
+        waiting = self._waiting.get(cast(Request, request).id)
         if waiting is None:
             tokens = request.limit if request.protected else request.known
             return self._allocator.pages_needed(tokens, request.limit)
@@ -130,7 +131,7 @@ class View:
         return self._allocator.pages_needed(waiting.reserve_tokens, waiting.limit, keys) - pages
 
     def cached_tokens(self, request: RequestView) -> int:
-        waiting = self._waiting.get(request.id)
+        waiting = self._waiting.get(cast(Request, request).id)
         if waiting is None or not (waiting.parent or waiting.keys):
             return 0
         return shared_tokens(waiting, self._requests) or self._allocator.cached_tokens(

@@ -34,6 +34,8 @@ TEXT = """
 
 _PIECE = re.compile(rb" ?[A-Za-z']+|[^A-Za-z' ]+| ")
 _PAIRS, _WORDS = 256, 256 + 65_536
+_LONGEST, _MOST = 16, 4096
+"""Of spelled words that are remembered: their bytes, and how many they are."""
 
 
 class WordTokenizer:
@@ -45,6 +47,8 @@ class WordTokenizer:
         words = dict.fromkeys(each.encode() for each in _COMMON.split())
         self._words = [*words, *(b" " + each for each in words)]
         self._ids = {word: _WORDS + index for index, word in enumerate(self._words)}
+        self._spelled: dict[bytes, list[int]] = {}
+        """Words that are none of the common ones, as they came."""
         self.vocab_size = _WORDS + len(self._words)
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
@@ -56,9 +60,15 @@ class WordTokenizer:
             if id is not None:
                 ids.append(id)
                 continue
-            ids += [_PAIRS + (a << 8 | b) for a, b in zip(piece[::2], piece[1::2], strict=False)]
-            if len(piece) & 1:
-                ids.append(piece[-1])
+            ids += self._spelled.get(piece) or self._spell(piece)
+        return ids
+
+    def _spell(self, piece: bytes) -> list[int]:
+        ids = [_PAIRS + (a << 8 | b) for a, b in zip(piece[::2], piece[1::2], strict=False)]
+        if len(piece) & 1:
+            ids.append(piece[-1])
+        if len(piece) <= _LONGEST and len(self._spelled) < _MOST:
+            self._spelled[piece] = ids
         return ids
 
     def token_bytes(self, token: int) -> bytes:

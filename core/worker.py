@@ -1,14 +1,15 @@
 """The worker process: a backend behind a socket, so that its faults and its hold on the interpreter are its own.
 
 It is started by ``core.placement_process`` and speaks in frames: four bytes of length, then msgpack.  First comes the
-order (which backend), and an ``Opened`` or ``Refused`` goes back; then for every ``StepBatch`` a ``Done``, or a
-``Broken``, and for every ``Preparation`` a ``Prepared``, whenever that is done: steps go on beside it.  When the socket
-ends, so does the process.
+order (which backend), and an ``Opened`` or ``Refused`` goes back; then for every ``StepBatch`` that is not void a
+``Done``, a ``Broken``, or a ``Fallen``, and for every ``Preparation`` a ``Prepared``, whenever that is done: steps go
+on beside it.  When the socket ends, so does the process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import threading
@@ -21,12 +22,14 @@ from msgspec.msgpack import Decoder, encode
 
 from stepwell.core.build import build_backend
 from stepwell.core.config import Config
-from stepwell.core.errors import StepwellError, UserError
+from stepwell.core.errors import DeviceLostError, StepwellError, UserError
 from stepwell.core.execution import Backend, BackendInfo, StepResult
-from stepwell.core.placement import Preparation, StepBatch, carry_out, prepare
+from stepwell.core.placement import Execution, Preparation, StepBatch, prepare
 
 MOST_BYTES = 1 << 30
 """A longer frame is a mistake."""
+FALLEN = 70
+"""Exit status of a process whose device is lost."""
 
 
 class Opened(Struct, tag="opened"):
@@ -48,6 +51,12 @@ class Broken(Struct, tag="broken"):
     message: str
 
 
+class Fallen(Struct, tag="fallen"):
+    """The device is lost for this process, which ends; ``message`` says why."""
+
+    message: str
+
+
 class Prepared(Struct, tag="prepared"):
     """The grammar of that number is ready; or ``problem`` says why not."""
 
@@ -61,7 +70,7 @@ class Done(Struct, tag="done"):
     result: StepResult
 
 
-Answer = Opened | Refused | Broken | Done | Prepared
+Answer = Opened | Refused | Broken | Fallen | Done | Prepared
 
 ORDER: Decoder[Config] = Decoder(Config)
 ORDERED: Decoder[StepBatch | Preparation] = Decoder(StepBatch | Preparation)
@@ -119,6 +128,7 @@ def _serve(channel: socket.socket) -> None:
         with telling:
             channel.sendall(framed(answer))
 
+    execution = Execution(backend)
     beside = ThreadPoolExecutor(1, "stepwell-prepare")
     try:
         tell(Opened(backend.info))
@@ -128,10 +138,15 @@ def _serve(channel: socket.socket) -> None:
                 beside.submit(_prepare, backend, ordered, tell)
                 continue
             try:
-                answer: Answer = Done(carry_out(backend, ordered))
+                result = execution.carry_out(ordered)
+            except DeviceLostError as error:
+                tell(Fallen(str(error)))
+                os._exit(FALLEN)  # without cleaning up, in which the library of a lost device hangs or aborts
             except Exception as error:
-                answer = Broken(f"{type(error).__name__}: {error}")
-            tell(answer)
+                tell(Broken(f"{type(error).__name__}: {error}"))
+            else:
+                if result is not None:
+                    tell(Done(result))
     finally:
         beside.shutdown(wait=False, cancel_futures=True)
         backend.close()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from stepwell.core.protocols import RequestView, SchedulerView
+from typing import cast
+
+from stepwell.core.protocols import RequestView
+from stepwell.core.request import Request
+from stepwell.core.view import View
 
 
 class Shares:
@@ -11,7 +15,7 @@ class Shares:
 
     __slots__ = ("_chunk", "_used", "_view")
 
-    def __init__(self, view: SchedulerView, chunk: int) -> None:
+    def __init__(self, view: View, chunk: int) -> None:
         self._view = view
         self._chunk = chunk
         self._used: dict[str, int] = {}
@@ -20,10 +24,10 @@ class Shares:
         """Tokens that ``request`` may take in this step, by its class and its own bound."""
         left = self._view.prefill_limit(request)
         if self._used:
-            left -= self._used.get(request.klass, 0)
+            left -= self._used.get(cast(Request, request).klass, 0)
         return left if left < self._chunk else self._chunk
 
     def take(self, request: RequestView, tokens: int) -> None:
         """The plan gives ``request`` so many; a negative number: it takes them back."""
-        klass = request.klass
+        klass = cast(Request, request).klass
         self._used[klass] = self._used.get(klass, 0) + tokens

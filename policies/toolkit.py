@@ -18,11 +18,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 from stepwell.core.plan import Obstacle, Part, Preemption, StepPlan
 from stepwell.core.protocols import RequestView, SchedulerView
+from stepwell.core.request import Request
 from stepwell.core.types import FOREVER, NS_PER_S, SWAPPED, SWAPPING_IN, WAITING, RequestId
+from stepwell.core.view import View
 from stepwell.policies.aging import Aging
 from stepwell.policies.deadlines import due_ns
 from stepwell.policies.line import Line, ListedLine, OrderedLine, Rank, by_arrival, first_in_line
@@ -86,7 +88,8 @@ Worst = Callable[[int], Iterator[tuple[int, RequestView]]]
 
 def with_watermark(view: SchedulerView, request: RequestView, bound: int, alone: bool) -> int:
     """Pages missing for the present length, with a few kept free beside running requests."""
-    return view.pages_missing(request, bound if alone else bound + view.total_pages // WATERMARK + 1)
+    own = cast(View, view)
+    return own.pages_missing(request, bound if alone else bound + own.total_pages // WATERMARK + 1)
 
 
 def seconds(value: float) -> int:
@@ -119,25 +122,29 @@ def pack(
     knows, or else all who run are ranked.  ``seats``: admit at most so many (default: up to the running limit).
     ``reserve`` is the plan's.
     """
-    line.start(view.now_ns)
-    decoding = len(view.decoding) if decode else 0
-    budget = min(view.token_budget - decoding, prefill)
-    loose = _in_order(view, rank) if view.loose else ()
-    shares = Shares(view, chunk) if loose else None
-    slices, need, left = _slices(view, loose, budget, shares) if shares else ([], 0, budget)
+    own = cast(View, view)  # the scheduler's: compiled code then reads it directly
+    line.start(own.now_ns)
+    decoding = len(own.decoding) if decode else 0
+    budget = own.token_budget - decoding
+    if prefill < budget:
+        budget = prefill
+    loose = _in_order(own, rank) if own.loose else ()
+    shares = Shares(own, chunk) if loose else None
+    slices, need, left = _slices(own, loose, budget, shares) if shares else ([], 0, budget)
     if decode:
-        need += view.growth()
-    if need > view.free_pages:
+        need += own.growth()
+    if need > own.free_pages:
         return relief(view, rank, mode, need, slices, decode, victims)
-    head = line.head()
-    if head is None:
+    first = line.head()
+    if first is None:
         if slices:
             return StepPlan(decode=decode, slices=slices)
         return DECODE_ON if decoding else StepPlan()
+    head = cast(Request, first)
     if slices and left <= 0 and not yields and head.state is WAITING and head.ready:
         return StepPlan(decode=decode, slices=slices, blocked=Obstacle(head.id, "budget", head.pending))
-    shares = shares or Shares(view, chunk)
-    filler = _Filler(view, line, rank, mode, yields, seats, budget, need, admission, victims, shares, reserve, worst)
+    shares = shares or Shares(own, chunk)
+    filler = _Filler(own, line, rank, mode, yields, seats, budget, need, admission, victims, shares, reserve, worst)
     if slices:
         slices = filler.share(slices, loose, head) if yields else filler.spend(slices)
     filler.fill()
@@ -162,9 +169,7 @@ def pack(
     )
 
 
-def _slices(
-    view: SchedulerView, loose: Sequence[RequestView], budget: int, shares: Shares
-) -> tuple[list[Part], int, int]:
+def _slices(view: View, loose: Sequence[RequestView], budget: int, shares: Shares) -> tuple[list[Part], int, int]:
     """Go on with loose requests in order as far as ``budget`` and the shares of their classes reach; the pages that
     they need for it; the budget left."""
     slices: list[Part] = []
@@ -182,7 +187,7 @@ def _slices(
     return slices, pages, budget
 
 
-def _in_order(view: SchedulerView, rank: Rank) -> Sequence[RequestView]:
+def _in_order(view: View, rank: Rank) -> Sequence[RequestView]:
     """Loose requests that can compute now, best first."""
     ready = [request for request in view.loose.values() if request.state is not SWAPPING_IN]
     if len(ready) > 1:
@@ -200,7 +205,7 @@ class _Filler:
 
     def __init__(
         self,
-        view: SchedulerView,
+        view: View,
         line: Line,
         rank: Rank,
         mode: PreemptChoice,
@@ -229,7 +234,7 @@ class _Filler:
         self.reserve = reserve
         self.passed = 0
         self.gained = 0
-        self.worst_first = self._ranked if worst is None else worst
+        self.worst_first = worst
         self.worst: list[tuple[int, RequestView]] = []
         self.more: Iterator[tuple[int, RequestView]] | None = None
         self.admit: list[Part] = []
@@ -266,7 +271,8 @@ class _Filler:
     def fill(self, below: int | None = None) -> None:
         """Admit until somebody does not fit, or is not of a class better than ``below``."""
         view, line = self.view, self.line
-        while (head := line.head()) is not None:
+        while (first := line.head()) is not None:
+            head = cast(Request, first)
             if below is not None and self.rank(head, view.now_ns)[0] >= below:
                 return
             if not head.ready:
@@ -293,7 +299,11 @@ class _Filler:
                 self.resume.append(head.id)
             else:
                 cached = view.cached_tokens(head)
-                tokens = min(head.pending - cached, self.budget, most)
+                tokens = head.pending - cached
+                if most < tokens:
+                    tokens = most
+                if self.budget < tokens:
+                    tokens = self.budget
                 self.shares.take(head, tokens)
                 self.admit.append((head.id, tokens))
                 self.budget -= tokens
@@ -301,7 +311,7 @@ class _Filler:
                     size = view.page_size
                     self.spent -= -(-head.known // size) - -(-(cached + tokens) // size)
 
-    def _obstacle(self, head: RequestView) -> bool:
+    def _obstacle(self, head: Request) -> bool:
         """Whether seats or pages are short for ``head``; says so in ``blocked``."""
         view = self.view
         if self.seats <= 0:
@@ -316,7 +326,7 @@ class _Filler:
         self.blocked = None
         return False
 
-    def _make_way(self, head: RequestView) -> bool:
+    def _make_way(self, head: Request) -> bool:
         """Preempt strictly lower classes for ``head``.  True if it fits at once; if it never would, nobody is sent."""
         view = self.view
         least = self.rank(head, view.now_ns)[0]
@@ -347,7 +357,8 @@ class _Filler:
         """Who runs, with their classes, the worst first; looked for once a plan, as far as anybody asks."""
         yield from self.worst
         if self.more is None:
-            self.more = self.worst_first(self.view.now_ns)
+            worst_first = self._ranked if self.worst_first is None else self.worst_first
+            self.more = worst_first(self.view.now_ns)
         for each in self.more:
             self.worst.append(each)
             yield each

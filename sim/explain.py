@@ -205,7 +205,8 @@ class _Narrator:
         elif isinstance(event, StepFailed):
             self._inflight.clear()
             if self.id in self._running:
-                self._say(now_ns, f"step {event.step} fails on the device ({event.reason or 'no reason given'})")
+                what = f"step {event.step} fails on the device" if event.step else "the device is lost"
+                self._say(now_ns, f"{what} ({event.reason or 'no reason given'})")
         elif isinstance(event, Cancel) and event.request == self.id and not self.done:
             self._say(now_ns, "the client leaves")
         elif isinstance(event, Stop) and event.request == self.id and not self.done:

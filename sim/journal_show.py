@@ -102,6 +102,8 @@ class _Teller:
             return f"arrive {event.request} ({event.klass}, {many(event.prompt_tokens, 'token')}{choice})"
         if isinstance(event, StepFailed):
             lost = ", device lost" if event.device_lost else ""
+            if not event.step:
+                return f"DEVICE LOST between steps ({event.reason})"
             return f"STEP {event.step} FAILED ({event.reason}{lost}; blamed: {named(event.blamed) or 'nobody'})"
         if isinstance(event, Cancel):
             return f"cancel {event.request}"

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 
+from stepwell.core import kinds
 from stepwell.core.errors import InvariantError, PolicyError
-from stepwell.core.events import Cancel, Event, RunDone, StepDone, StepFailed, Submitted, Timer
-from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Wake
+from stepwell.core.events import Cancel, Event, StepDone, StepFailed, Submitted, Timer
+from stepwell.core.instructions import Instruction, Launch, PolicyFault, Wake
 from stepwell.core.protocols import CostModel
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.types import FOREVER, BoxedId, RequestId, StepId
+from stepwell.core.types import FOREVER, NO_TIME, BoxedId, RequestId, StepId
 from stepwell.sim.backend import Fault, FaultScript, no_faults
 from stepwell.sim.closed_loop import ClosedLoop
 from stepwell.sim.extrapolation import ESTIMATED, StepTimeSource, counting
@@ -69,11 +70,11 @@ class Simulator:
         self._next = 0
         self._cancels = [(each.cancel_ns, id) for id, each in enumerate(arrived, 1) if each.cancel_ns]
         heapify(self._cancels)
-        self._arrival_ns = requests[0].arrival_ns if requests else FOREVER
-        self._rare_ns = self._cancels[0][0] if self._cancels else FOREVER
-        self._wake_ns = FOREVER
+        self._arrival_ns = requests[0].arrival_ns if requests else NO_TIME
+        self._rare_ns = self._cancels[0][0] if self._cancels else NO_TIME
+        self._wake_ns = NO_TIME
         self._queue: deque[Launch] = deque()
-        self._done_ns = FOREVER
+        self._done_ns = NO_TIME
         self._done: StepDone | StepFailed = StepDone(0)
 
     @property
@@ -93,7 +94,7 @@ class Simulator:
         """
         scheduler, observers, queue = self.scheduler, self._observers, self._queue
         arrive = self._arrive if self._closed is None else self._arrive_closed
-        launches, finished, wake, fault = Launch, Finished, Wake, PolicyFault
+        wake, fault = Wake, PolicyFault
         turns = 0
         while True:
             now_ns = self._done_ns
@@ -101,12 +102,12 @@ class Simulator:
                 now_ns = self._arrival_ns
             if self._rare_ns < now_ns:
                 now_ns = self._rare_ns
-            if now_ns == FOREVER:
+            if now_ns >= NO_TIME:
                 break
             events: list[Event] = []
             if self._done_ns == now_ns:
                 self._report(events)
-                self._done_ns = FOREVER
+                self._done_ns = NO_TIME
                 if queue:
                     self._start(now_ns)  # the device goes on by itself
             if self._rare_ns == now_ns:
@@ -120,14 +121,14 @@ class Simulator:
                 observe(now_ns, events, out)
             for instruction in out:
                 kind = type(instruction)
-                if kind is launches:
+                if kind is kinds.LAUNCH:
                     queue.append(instruction)  # type: ignore[arg-type]
-                elif kind is finished:
+                elif kind is kinds.FINISHED:
                     ended: BoxedId = instruction.request  # type: ignore[union-attr]
                     self._mirror.release(ended)
                 elif kind is wake or kind is fault:
                     self._follow(instruction)
-            if queue and self._done_ns == FOREVER:
+            if queue and self._done_ns == NO_TIME:
                 self._start(now_ns)
             turns += 1
             if progress is not None and not turns & 1023:
@@ -149,11 +150,11 @@ class Simulator:
         """
         done, live = self._done, self.scheduler.state.requests
         events.append(done)
-        if type(done) is StepFailed:
+        if type(done) is kinds.STEP_FAILED:
             self._queue.clear()
             done.blamed = [id for id in done.blamed if id in live]
             return
-        assert type(done) is StepDone
+        assert type(done) is kinds.STEP_DONE
         ended = done.ended
         if ended:
             ended = done.ended = [id for id in ended if id in live]
@@ -177,9 +178,9 @@ class Simulator:
             if id in self.scheduler.state.requests:
                 events.append(self._cancel(id))
         if self._wake_ns == now_ns:
-            self._wake_ns = FOREVER
+            self._wake_ns = NO_TIME
             events.append(Timer())
-        self._rare_ns = min(self._wake_ns, cancels[0][0] if cancels else FOREVER)
+        self._rare_ns = min(self._wake_ns, cancels[0][0] if cancels else NO_TIME)
 
     def _arrive(self, now_ns: int, events: list[Event]) -> None:
         requests, index = self._requests, self._next
@@ -188,7 +189,7 @@ class Simulator:
             request = requests[index]
             index += 1
             events.append(
-                Submitted(
+                kinds.SUBMITTED(
                     index,
                     request.prompt_tokens,
                     request.max_tokens or self._max_tokens,
@@ -201,7 +202,7 @@ class Simulator:
                     request.parent,
                 )
             )
-            arrival_ns = requests[index].arrival_ns if index < len(requests) else FOREVER
+            arrival_ns = requests[index].arrival_ns if index < len(requests) else NO_TIME
         self._next = index
         self._arrival_ns = arrival_ns
 
@@ -228,7 +229,7 @@ class Simulator:
                 heappush(self._cancels, (it.cancel_ns + late_ns, id))
         self._next = len(self._requests)
         self._arrival_ns = self._closed.next_ns
-        self._rare_ns = min(self._wake_ns, self._cancels[0][0] if self._cancels else FOREVER)
+        self._rare_ns = min(self._wake_ns, self._cancels[0][0] if self._cancels else NO_TIME)
 
     def _follow_ends(self, now_ns: int, events: Sequence[Event], out: Sequence[Instruction]) -> None:
         """An observer: who ended lets others come."""
@@ -239,7 +240,7 @@ class Simulator:
     def _follow(self, instruction: Instruction) -> None:
         if isinstance(instruction, Wake):
             self._wake_ns = instruction.at_ns
-            self._rare_ns = min(self._wake_ns, self._cancels[0][0] if self._cancels else FOREVER)
+            self._rare_ns = min(self._wake_ns, self._cancels[0][0] if self._cancels else NO_TIME)
         elif isinstance(instruction, PolicyFault):
             raise PolicyError(
                 policy=instruction.policy,
@@ -263,7 +264,7 @@ class Simulator:
         if self._jumps and self.scheduler.repeats.left and not ended:
             further, until_ns = self.scheduler.repeats.repeatable(mirror.quiet_ticks())
             if further > 0:
-                until_ns = min(until_ns, self._arrival_ns, self._rare_ns)
+                until_ns = min(min(until_ns, self._arrival_ns), self._rare_ns)
                 ends = self._cost.run_ns(shape, now_ns, further + 1, until_ns)
                 further = len(ends) - 1
                 if further:
@@ -271,17 +272,17 @@ class Simulator:
                         self._counting.run(shape, further + 1)
                     ended = mirror.repeat(further)
                     done_ns = self._done_ns = ends.pop()
-                    run: list[Event] = [RunDone(step, ends)]
+                    run: list[Event] = [kinds.RUN_DONE(step, ends)]
                     out = self.scheduler.handle(ends[-1], run)
                     for observe in self._observers:
                         observe(ends[-1], run, out)
-                    self._done = StepDone(step + further, ended, done_ns - ends[-1])
+                    self._done = kinds.STEP_DONE(step + further, ended, done_ns - ends[-1])
                     return
         if self._counting is not None:
             self._counting.step(shape)
         elapsed_ns, copy_ns = mirror.times(self._cost)
         self._done_ns = now_ns + elapsed_ns
-        self._done = StepDone(step, ended, elapsed_ns, copy_ns)
+        self._done = kinds.STEP_DONE(step, ended, elapsed_ns, copy_ns)
 
     def _fail(self, now_ns: int, step: StepId, fault: Fault) -> None:
         """The step takes the time of an empty one, and all steps behind it are void."""

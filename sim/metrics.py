@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from stepwell.core.events import Event, RunDone, StepDone, StepFailed, Submitted
+from stepwell.core import kinds
+from stepwell.core.events import Event, RunDone, Submitted
 from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Run
 from stepwell.core.types import BoxedId, RequestId
 from stepwell.sim.record_table import NEVER, Life, RecordTable
@@ -90,28 +91,28 @@ class RunMetrics:
         """Take in one turn."""
         self.end_ns = now_ns
         for event in events:
-            if type(event) is StepDone:
+            if type(event) is kinds.STEP_DONE:
                 self.busy_ns += event.elapsed_ns
                 self._tokens(now_ns)
-            elif type(event) is Submitted:
+            elif type(event) is kinds.SUBMITTED:
                 self._submitted(now_ns, event)
-            elif type(event) is RunDone:
+            elif type(event) is kinds.RUN_DONE:
                 answer = instructions[0]
                 assert type(answer) is Run
                 self._run(event, answer)
                 return
-            elif type(event) is StepFailed:
+            elif type(event) is kinds.STEP_FAILED:
                 self._step_failed()
         for instruction in instructions:
-            if type(instruction) is Launch:
+            if type(instruction) is kinds.LAUNCH:
                 self._launch(now_ns, instruction)
-            elif type(instruction) is Finished:
+            elif type(instruction) is kinds.FINISHED:
                 self._finished(now_ns, instruction)
-            elif type(instruction) is Admitted:
+            elif type(instruction) is kinds.ADMITTED:
                 self._admitted(now_ns, instruction)
-            elif type(instruction) is Preempted:
+            elif type(instruction) is kinds.PREEMPTED:
                 self._preempted(now_ns, instruction)
-            elif type(instruction) is Rejected:
+            elif type(instruction) is kinds.REJECTED:
                 self._rejected(now_ns, instruction)
 
     # ------------------------------------------------------------------------------------------- steps

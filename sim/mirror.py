@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 
 import msgspec
 
+from stepwell.core import kinds
 from stepwell.core.instructions import Launch
 from stepwell.core.protocols import BatchShape, CostModel
 from stepwell.core.types import FOREVER, BoxedId, RequestId
@@ -64,7 +65,7 @@ class BatchMirror:
             decoding, read = len(self._members), self._kv_tokens
             ended = self.repeat(1)
         slices: list[BoxedSlice] = launch.slices
-        shape = self._compute(slices, decoding, read, ended) if slices else BatchShape(0, decoding, read)
+        shape = self._compute(slices, decoding, read, ended) if slices else kinds.SHAPE(0, decoding, read)
         self.shape = shape
         if launch.swap_out or launch.swap_in:
             shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
@@ -93,7 +94,7 @@ class BatchMirror:
                     ended.append(id)
         if len(ended) > 1:
             ended.sort()
-        return BatchShape(computed, decoding, read, 0, len(slices), 0, pairs)
+        return kinds.SHAPE(computed, decoding, read, 0, len(slices), 0, pairs)
 
     def times(self, cost: CostModel) -> tuple[int, int]:
         """What the step applied last takes (ns), and how much of that its copies to and from the host add."""

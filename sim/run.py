@@ -44,6 +44,9 @@ from stepwell.sim.workload.request import Workload
 
 _MIB = 1 << 20
 
+_SEARCH_AFTER = 20_000
+"""Objects made and not gone, after which the search for cycles comes during a run."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -145,13 +148,18 @@ def simulate(
 @contextmanager
 def _older_left_alone() -> Iterator[None]:
     """The search for cycles leaves out what was there before the run, all modules and the workload: with them each of
-    the few full searches takes longer than a hundred requests."""
+    the few full searches takes longer than a hundred requests.  It also comes seldom: what a turn makes is gone after a
+    few turns, so that a search every 700 objects looks at what dies by itself."""
     ours = not gc.get_freeze_count()
+    thresholds = gc.get_threshold()
     if ours:
         gc.freeze()
+    if thresholds[0]:
+        gc.set_threshold(max(thresholds[0], _SEARCH_AFTER), *thresholds[1:])
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         if ours:
             gc.unfreeze()
 

@@ -85,8 +85,11 @@ def _by_weight(
         raise UserError("must not be negative", field="weights")
     if given.size and int(given.max()) * given.size >= _MOST and sum(given.tolist()) >= _MOST:
         raise UserError("sum to more than 2^62", field="weights")
-    counted = given.astype(np.int64)
-    present = counted > 0
-    array, counted = array[present], counted[present]
+    counted = given.astype(np.int64, copy=False)
+    if not counted.all():
+        present = counted > 0
+        array, counted = array[present], counted[present]
     order = np.argsort(array, kind="stable")
-    return array[order], np.cumsum(counted[order])
+    counted = counted[order]
+    np.cumsum(counted, out=counted)  # in place, as there may be millions
+    return array[order], counted

@@ -264,10 +264,13 @@ def spread(values_ns: Iterable[float]) -> Spread:
 
 
 def _gap_spread(gaps: Sequence[TokenGaps]) -> Spread:
-    values, counts = array("q"), array("q")
-    for each in gaps:
-        values.extend(each.gaps_ns)
-        counts.extend(each.counts)
+    if len(gaps) == 1:
+        values, counts = gaps[0].gaps_ns, gaps[0].counts  # not copied: a long run has millions
+    else:
+        values, counts = array("q"), array("q")
+        for each in gaps:
+            values.extend(each.gaps_ns)
+            counts.extend(each.counts)
     total = sum(counts)
     if not total:
         return Spread(0)

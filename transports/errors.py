@@ -18,7 +18,16 @@ MAX_RETRY_S = 60
 DEFAULT_RETRY_S = 5
 """If nothing is known of how long it will take."""
 
-_UNAVAILABLE = ("not_serving", "not_ready", "draining", "shutting_down", "aborted", "store_full", "store_failed")
+_UNAVAILABLE = (
+    "not_serving",
+    "not_ready",
+    "draining",
+    "shutting_down",
+    "aborted",
+    "store_full",
+    "store_failed",
+    "store_busy",
+)
 _POINTLESS = ("shed",)
 """Given up for good: the policy would let it go again."""
 _CODES = {"not_serving": "not_ready"}

@@ -1,23 +1,27 @@
 """Answers in the making: one engine request and one text pipeline per choice, and whoever waits for news of them.
 
-Each choice listens to its stream, at the engine's pace and not the client's: tokens become text as they are handed out,
-stop strings are found at once, and text that the client has not taken yet grows together into one piece.
+Each choice listens to its stream, at the engine's pace and not the client's.  Where their text can end the answer, by a
+stop string or a call, tokens become text as they are handed out; otherwise when somebody takes it, all that are new at
+once.  What the client has not taken yet grows together into one piece.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stepwell.core.errors import CapacityError, InvariantError, StepwellError
+from stepwell.core.errors import CapacityError, StepwellError
 from stepwell.core.sampling import TokenLogprob
 from stepwell.core.streams import Stream
 from stepwell.core.text import TextPipeline
 from stepwell.transports.bell import Bell
+from stepwell.transports.errors import RequestError
 from stepwell.transports.parsing.reading import Reading, ReadPipeline
 from stepwell.transports.times import Times
 
 MAX_NAMED = 64
 """Numbers of requests that are told to a client: they go into a header."""
+LATE = 32
+"""Tokens that wait to be made text, at most: so many at once cost little more than one."""
 
 
 class Choice:
@@ -48,14 +52,14 @@ class Choice:
         """Prompt tokens found in the KV cache."""
         self.preemptions = 0
         self.lags = 0
-        """How many pieces of text were taken together with one before them: the client was behind."""
+        """How many tokens were taken together with one before them: the client was behind."""
         self.paused = False
         """Preempted, and not on the device again; or held by an operator."""
         self.paused_for = ""
         """The policy's word for why it was preempted last, or ``operator``."""
         self._held = False
         self.untaken = 0
-        """Letters that nobody took yet."""
+        """Letters that nobody took yet; of at most ``LATE`` tokens it is not known how many they are."""
         self._text: list[str] = []
         self._taken = 0
         """Pieces of the text that were."""
@@ -63,6 +67,9 @@ class Choice:
         self.reading = reading
         """What its text is, if that is not just content."""
         self._pipeline = pipeline if reading is None else ReadPipeline(pipeline, reading)
+        self._at_once = reading is not None or pipeline.looks
+        self._heard = self._read = 0
+        """Tokens that are the answer's so far, and those that became text."""
         self._stopped = False
         self._stop: Callable[[int, int], None]
         self._news: Callable[[], None]
@@ -74,6 +81,7 @@ class Choice:
 
     @property
     def text(self) -> str:
+        self._read_on()
         return "".join(self._text)
 
     @property
@@ -108,14 +116,15 @@ class Choice:
 
     def take(self) -> tuple[str, int, int]:
         """The text that is new, and the tokens (from, to) that are."""
+        self._read_on()
         pieces = self._text[self._taken :]
         self._taken += len(pieces)
-        if len(pieces) > 1:
-            self.lags += len(pieces) - 1
         self.untaken = 0
         start, tokens = self._taken_tokens, self.tokens
         if tokens > start:
             self._taken_tokens = tokens
+            if start:
+                self.lags += tokens - start - 1
         return pieces[0] if len(pieces) == 1 else "".join(pieces), start, self._taken_tokens
 
     def hold(self, on: bool) -> None:
@@ -134,20 +143,33 @@ class Choice:
         """The stream has more.  What comes after a stop string is not the answer's."""
         if self._stopped or self.silent or self.reason or self.error is not None:
             return
-        pipeline = self._pipeline
-        text = pipeline.feed(tokens)
+        self._heard += len(tokens)
+        if self._at_once or self._heard - self._read > LATE:
+            self._read_on()
+        self._news()
+
+    def _read_on(self) -> None:
+        """Make text of the tokens that are new.  A tokenizer's fault ends this answer, and no other."""
+        start, self._read = self._read, self._heard
+        if start == self._heard:
+            return
+        try:
+            text = self._pipeline.feed(self.stream.tokens[start : self._read])
+        except Exception as error:
+            self.stream.broke(error)
+            return
         if text:
             self._text.append(text)
             self.untaken += len(text)
-        if pipeline.stop_at is not None:
+        if self._pipeline.stop_at is not None and not self._stopped:
             self._stopped = True
-            self._stop(self.stream.request, pipeline.stop_at)
-        self._news()
+            self._stop(self.stream.request, self._pipeline.stop_at)
 
     def ended(self) -> None:
         """The stream is over."""
         if self.over:
             return
+        self._read_on()
         if self.stream.error is not None:
             self.error = self.stream.error
         else:
@@ -177,7 +199,9 @@ class Choice:
                 self.untaken += len(text)
             self.reason = "length" if self.silent and finished.reason == "stop" else finished.reason
         elif finished.reason == "error":
-            self.error = InvariantError("the step that this request was in failed too often")
+            why = f": {finished.why}" if finished.why else ""
+            told = f"the steps that this request was in failed{why}"
+            self.error = RequestError(told, status=500, code="step_failed")
         else:
             code = "queue_timeout" if finished.reason == "expired" else "shed"
             self.error = CapacityError(f"the request waited and was let go: {finished.reason}", code=code)

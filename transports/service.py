@@ -6,7 +6,7 @@ is put together here.  ``run`` must be running (the application's lifespan does 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import anyio
@@ -20,7 +20,7 @@ from stepwell.core.engine import Engine, Observer, TokenObserver
 from stepwell.core.errors import CapacityError
 from stepwell.core.registry import check_servable
 from stepwell.core.scheduler import Scheduler
-from stepwell.core.text import StopStrings, TextPipeline
+from stepwell.core.text import NO_STOPS, StopStrings, TextPipeline
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.aside import Aside
 from stepwell.transports.decisions import DecisionRing
@@ -28,16 +28,18 @@ from stepwell.transports.errors import Refusal, refusal_of
 from stepwell.transports.following import Following
 from stepwell.transports.gateway.admission import Admission
 from stepwell.transports.gateway.gateway import Gateway
-from stepwell.transports.gateway.limits import Ticket
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.journal_control import JournalControl
 from stepwell.transports.loop_lag import LoopLag
 from stepwell.transports.measuring import metrics_of
 from stepwell.transports.model import Model, serving_config
+from stepwell.transports.onlookers import tell_all
+from stepwell.transports.opened import Opened
 from stepwell.transports.outlet import Outlet
 from stepwell.transports.parsing.parsers import Parsers
 from stepwell.transports.prompt_keys import PromptKeys
 from stepwell.transports.prompts import Prompts
+from stepwell.transports.request_names import RequestNames
 from stepwell.transports.stopping import GOODBYE_S, Stopping, shutting_down
 from stepwell.transports.store.store import Store
 from stepwell.transports.structured import Structured
@@ -82,7 +84,7 @@ class Service:
         self.metrics = metrics_of(config, model.name, self.scheduler, self.clock)
         self.decisions = DecisionRing(config.admin.events_kept, self.metrics)
         self.times = RequestTimes()
-        self._open: dict[Generation, Ticket] = {}
+        self._open: dict[Generation, Opened] = {}
         self._watched: dict[RequestId, tuple[Choice, Generation]] = {}
         following = Following(self._watched, self._open)
         own = self.metrics.observe, self.decisions.observe, self.times.observe, following.observe
@@ -120,6 +122,7 @@ class Service:
         """A context manager: looks at a connection's ``Watch`` now and then, inside."""
         self.gateway = Gateway(config, self.metrics.count)
         self.wire = Wire(config, self.gateway, model.name)
+        self.names = RequestNames(lambda: self.gateway.keyed)
         self.admission = Admission(config, self.scheduler, self.metrics, self.clock.now_ns)
         self.unstarted = Unstarted(self.limits.sockets_mib, emptied=lambda: self._idle.set())
         self.bodies = Unstarted(self.limits.bodies_mib, what="bodies of requests that are not understood yet")
@@ -143,6 +146,8 @@ class Service:
         self.metrics.measured["stepwell:event_loop_lag_seconds"] = "How late the event loop is.", self.loop_lag.seconds
         restarts = "Worker processes that died and were replaced.", lambda: self.engine.place.restarts
         self.metrics.counters["stepwell:worker_restarts"] = restarts
+        faults = "Those of them whose device had failed.", lambda: self.engine.place.device_faults
+        self.metrics.counters["stepwell:device_faults"] = faults
         lags = "Pieces of text that grew together, as a client was behind.", lambda: self.lags
         self.metrics.counters["stepwell:stream_lag_events"] = lags
 
@@ -281,10 +286,11 @@ class Service:
             raise CapacityError("not started", code="not_ready")
         if len(self._watched) + wants.n * len(prompts) > self.limits.max_streams:
             raise CapacityError(f"{len(self._watched)} answers are in progress", code="too_many_streams")
-        stops = StopStrings(wants.stop)
+        stops = StopStrings(wants.stop) if wants.stop else NO_STOPS
         choices: list[Choice] = []
         generation = Generation(choices, self._close)
-        self._open[generation] = self.admission.take(prompts, wants.n, wants.max_tokens, wants.standing)
+        ticket = self.admission.take(prompts, wants.n, wants.max_tokens, wants.standing)
+        self._open[generation] = Opened(ticket, wants.standing)
         try:
             for prompt, own in zip(prompts, keys or [[] for _ in prompts], strict=True):
                 parent: RequestId = 0
@@ -298,8 +304,7 @@ class Service:
             raise
         for choice in choices:
             choice.listen(self.engine.stop, generation.tell, generation.tell_end)
-        for tell in self.begun:
-            tell(generation, wants)
+        tell_all(self.begun, generation, wants)
         return generation
 
     def _submit(
@@ -336,23 +341,22 @@ class Service:
             self.model.tokenizer if reading is None else self.parsers.shows(self.model.tokenizer),
             stops=stops,
             min_tokens=sampling.min_tokens,
-            hidden=self.model.tokenizer.end_tokens | set(sampling.stop_token_ids),
+            hidden=self.model.tokenizer.end_tokens.union(sampling.stop_token_ids),
             opening=wants.opening,
         )
         return Choice(place, prompt, stream, pipeline, silent=wants.max_tokens == 0, reading=reading)
 
     @property
-    def open(self) -> Sequence[Generation]:
+    def open(self) -> Mapping[Generation, Opened]:
         """Answers in progress."""
-        return list(self._open)
+        return dict(self._open)
 
     def _close(self, generation: Generation) -> None:
         for choice in generation.choices:
             self.lags += choice.lags
             self._watched.pop(choice.stream.request, None)
             self.times.forget(choice.stream.request)
-        self.admission.settle(self._open.pop(generation), generation)
-        for tell in self.over:
-            tell(generation)
+        self.admission.settle(self._open.pop(generation).ticket, generation)
+        tell_all(self.over, generation)
         if not self._open:
             self._idle.set()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
 
 import anyio
 
@@ -40,16 +41,19 @@ class Stopping:
     async def wait(self) -> None:
         await self._event.wait()
 
-    @contextmanager
-    def ends(self, scope: anyio.CancelScope, grace_s: float) -> Iterator[None]:
+    def ends(self, scope: anyio.CancelScope, grace_s: float) -> AbstractContextManager[None]:
         """Inside, ``scope`` is cancelled ``grace_s`` after serving ends."""
+        return _Ends(self, scope, grace_s)
+
+    def enter(self, scope: anyio.CancelScope, grace_s: float) -> None:
+        """From here on it is, until ``leave``."""
         if self.is_set():
             scope.deadline = min(scope.deadline, anyio.current_time() + grace_s)
         self._scopes[scope] = grace_s
-        try:
-            yield
-        finally:
-            del self._scopes[scope]
+
+    def leave(self, scope: anyio.CancelScope) -> None:
+        """And no longer."""
+        del self._scopes[scope]
 
     @contextmanager
     def given_up(self) -> Iterator[None]:
@@ -58,3 +62,20 @@ class Stopping:
             yield
         if scope.cancelled_caught:
             raise shutting_down()
+
+
+class _Ends(AbstractContextManager[None]):
+    """As a class: one is made for every request, and a generator costs several times as much."""
+
+    __slots__ = ("_grace_s", "_scope", "_stopping")
+
+    def __init__(self, stopping: Stopping, scope: anyio.CancelScope, grace_s: float) -> None:
+        self._stopping, self._scope, self._grace_s = stopping, scope, grace_s
+
+    def __enter__(self) -> None:
+        self._stopping.enter(self._scope, self._grace_s)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stopping.leave(self._scope)

@@ -5,12 +5,18 @@ What uvicorn would write is written here in the same bytes, and only while nothi
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
+
+from stepwell.transports.http.protocol import AnswersTransport
 
 
 class Writer(Protocol):
@@ -79,6 +85,36 @@ def _frame(data: bytes) -> bytes:
 
 DIRECT = "stepwell.send"
 """Where a connection's scope has the server's own ``send``."""
+_AT_ONCE = struct.pack("ii", 1, 0)
+
+
+def is_whole(scope: Scope) -> bool:
+    """Whether all of a request's body is here: whoever reads it waits for nobody."""
+    cycle = getattr(scope.get(DIRECT), "__self__", None)
+    return isinstance(cycle, RequestResponseCycle) and not cycle.more_body
+
+
+def cut_off(scope: Scope) -> None:
+    """End the connection of a client that was given up in the middle of its answer: what it does not take is not kept.
+
+    Nothing happens to an answer that is complete, or if the server is somebody else's, which closes it as it does.
+    """
+    server = getattr(scope.get(DIRECT), "__self__", None)
+    if isinstance(server, RequestResponseCycle):
+        if server.response_complete or server.disconnected:
+            return
+        server.disconnected = True  # else it would be logged as a fault of the application
+    elif not isinstance(server, WebSocketsSansIOProtocol):
+        return
+    transport = server.transport
+    if isinstance(transport, AnswersTransport):
+        transport = transport.protocol.transport
+    if not transport.get_write_buffer_size():
+        transport.close()
+        return
+    with suppress(OSError):  # else the kernel would keep what it has, too, until the client takes it
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    transport.abort()
 
 
 def writer_of(send: Callable[..., object] | None) -> Writer | None:

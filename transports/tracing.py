@@ -18,6 +18,7 @@ from stepwell.core.instructions import Admitted, Finished, Instruction, Preempte
 from stepwell.core.metrics_requests import Live
 from stepwell.core.types import NS_PER_S, RequestId
 from stepwell.transports.generation import Generation
+from stepwell.transports.onlookers import harmless
 from stepwell.transports.service import Service
 from stepwell.transports.wants import Wants
 
@@ -98,10 +99,10 @@ class Tracing:
         self._model = service.model.name
         self._now_ns = service.clock.now_ns
         self._live: dict[RequestId, _Traced] = {}
-        service.observers.append(self.observe)
+        service.observers.append(harmless(self.observe))
         service.begun.append(self.begun)
         service.over.append(self.over)
-        service.metrics.ended.append(self._ended)
+        service.metrics.ended.append(harmless(self._ended))
         service.closing.append(spans.close)
 
     @property

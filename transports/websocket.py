@@ -20,7 +20,6 @@ from typing import Any
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from stepwell.core.errors import CapacityError, StepwellError, UserError
@@ -32,7 +31,7 @@ from stepwell.transports.responses.house import Responses
 from stepwell.transports.responses.live import Live, Reader
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
-from stepwell.transports.straight import DIRECT, writer_of
+from stepwell.transports.straight import DIRECT, cut_off, writer_of
 from stepwell.transports.unstarted import Unstarted
 from stepwell.transports.watch import Watch
 
@@ -103,16 +102,6 @@ class _Running:
         self.size = size
 
 
-class _Lane:
-    """Responses that come one after another."""
-
-    def __init__(self, most: int) -> None:
-        self.responses: list[_Running] = []
-        self.send: MemoryObjectSendStream[_Running]
-        self.receive: MemoryObjectReceiveStream[_Running]
-        self.send, self.receive = anyio.create_memory_object_stream[_Running](most)
-
-
 class _Socket:
     """One connection: a reader, and a task per lane that has something to do."""
 
@@ -120,7 +109,8 @@ class _Socket:
         self._socket = socket
         self._service = service
         self._responses = responses
-        self._lanes: dict[str | None, _Lane] = {}
+        self._lanes: dict[str | None, list[_Running]] = {}
+        """Responses that come one after another; a lane has a task, and ceases to be with the last of them."""
         self._lane_over = Bell()
         # Not anyio's, which gives the loop a turn even if nobody holds it: that is a task switch a chunk.
         self._sending = asyncio.Lock()
@@ -129,6 +119,7 @@ class _Socket:
         self._most = int(service.limits.body_mib * (1 << 20))
         self._tasks: TaskGroup
         self._close: tuple[int, str] | None = None
+        self._dropped = False
         self._life = anyio.CancelScope()
         self._watch = Watch(
             service.clock.now_ns,
@@ -156,9 +147,7 @@ class _Socket:
             service.metrics.count("disconnected")
         finally:
             for lane in self._lanes.values():
-                lane.send.close()
-                lane.receive.close()
-                for running in lane.responses:
+                for running in lane:
                     self._begun(running)
                     running.live.cancel()
         if service.stopping.is_set() and self._close is None:
@@ -166,6 +155,8 @@ class _Socket:
         if self._close is not None:
             with contextlib.suppress(RuntimeError, OSError, WebSocketDisconnect), anyio.move_on_after(1):
                 await self._socket.close(*self._close)
+        elif self._dropped:
+            cut_off(self._socket.scope)
 
     async def _live(self) -> None:
         """Read, for as long as it may live."""
@@ -238,18 +229,17 @@ class _Socket:
         lane = self._lanes.get(asked.stream_id)
         if lane is None and len(self._lanes) >= limits.max_lanes:
             raise CapacityError(f"a socket has {limits.max_lanes} lanes at most", code="too_many_lanes")
-        if lane is not None and len(lane.responses) >= limits.lane_queue:
+        if lane is not None and len(lane) >= limits.lane_queue:
             raise CapacityError(f"a lane holds {limits.lane_queue} responses at most", code="lane_full")
         self._unstarted.take(size)
         if lane is None:
-            lane = self._lanes[asked.stream_id] = _Lane(limits.lane_queue)
+            lane = self._lanes[asked.stream_id] = []
             self._tasks.start_soon(self._run_lane, asked.stream_id, lane)
-        lane.responses.append(running)
-        lane.send.send_nowait(running)
+        lane.append(running)
 
     def _cancel(self, asked: _Cancel) -> None:
         """By id, or all of a lane."""
-        here = [each for lane in self._lanes.values() for each in lane.responses]
+        here = [each for lane in self._lanes.values() for each in lane]
         if asked.response_id is not None:
             here = [each for each in here if each.live.id == asked.response_id]
         else:
@@ -259,10 +249,10 @@ class _Socket:
         for each in here:
             each.live.cancel()
 
-    async def _run_lane(self, name: str | None, lane: _Lane) -> None:
+    async def _run_lane(self, name: str | None, lane: list[_Running]) -> None:
         """One response after another; an empty lane ceases to be."""
-        while lane.responses:
-            running = await lane.receive.receive()
+        while lane:
+            running = lane[0]
             try:
                 await self._respond(running)
             except StepwellError as error:
@@ -270,12 +260,10 @@ class _Socket:
             except (OSError, WebSocketDisconnect):
                 await anyio.sleep_forever()  # the client is gone; the reader hears how, and ends everything
             finally:
-                lane.responses.remove(running)
+                lane.remove(running)
                 self._begun(running)
         del self._lanes[name]
         self._lane_over.ring()
-        lane.send.close()
-        lane.receive.close()
         if self._service.alive:
             self._end(RESTART, "the engine stopped")
 
@@ -314,6 +302,7 @@ class _Socket:
     def _drop(self) -> None:
         """It takes too little: with more waiting than is allowed, the socket ends."""
         self._service.metrics.count("slow_client")
+        self._dropped = True
         self._tasks.cancel_scope.cancel()
 
     # ------------------------------------------------------------------------------------------- out

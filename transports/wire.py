@@ -20,7 +20,7 @@ from stepwell.core.config_types import TENANT_NAME
 from stepwell.core.page_keys import salt_of
 from stepwell.core.types import NS_PER_MS
 from stepwell.transports.errors import RequestError
-from stepwell.transports.gateway.caller import class_in, key_in, tenant_in
+from stepwell.transports.gateway.caller import HEADER, class_in, key_in, tenant_in
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.keys import unauthorised
 
@@ -86,13 +86,14 @@ class Wire:
 
     def standing(self, says: Says, headers: Mapping[str, str]) -> Standing:
         """Raises ``RequestError`` with the field or header that says something unknown, or what the key may not."""
-        caller = self.caller(headers)
+        heads = _heads(headers)
+        caller = self._caller(heads)
         if not self._opens(caller):
             raise _not_allowed("model", self._model, caller.key.models if caller.key is not None else (), "model")
         tier, klass = self._tier(says.service_tier)
         priority = says.priority or 0
         ranged = next((name for least, name in self._ranges if priority >= least), klass)
-        named = self._class(headers)
+        named = self._class(heads)
         wanted = caller.klass or named or ranged
         if caller.key is not None and caller.key.classes and wanted not in caller.key.classes:
             if named or ranged != self._default:
@@ -104,22 +105,26 @@ class Wire:
             tenant=caller.tenant,
             tier="default" if named or ranged != klass else tier,
             priority=priority,
-            program=self._program(says, headers, caller.tenant),
-            deadline_ns=self._deadline_ns(headers, caller, wanted),
+            program=self._program(says, heads, caller.tenant),
+            deadline_ns=self._deadline_ns(heads, caller, wanted),
             counts=not caller.later,
         )
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Who asks; raises ``RequestError`` if that is nobody who may."""
-        tenant, name = tenant_in(headers), key_in(headers)
+        return self._caller(_heads(headers))
+
+    def _caller(self, heads: _Heads) -> Caller:
+        said = heads.said if HEADER in heads.said else {}
+        tenant, name = tenant_in(said), key_in(said)
         if tenant:
-            return Caller(tenant, later=True, klass=class_in(headers))
+            return Caller(tenant, later=True, klass=class_in(said))
         if not self._gateway.keyed:
-            return Caller(self._named_tenant(headers) or "default", believed=True)
+            return Caller(self._named_tenant(heads) or "default", believed=True)
         key = self._gateway.ring.named(name, time.time_ns())
         if key is None:
             raise unauthorised("the key is no longer valid")
-        named = self._named_tenant(headers) if key.trusted else ""
+        named = self._named_tenant(heads) if key.trusted else ""
         return Caller(named or key.tenant, key, believed=key.trusted)
 
     def tenant(self, headers: Mapping[str, str]) -> str:
@@ -153,33 +158,33 @@ class Wire:
             raise RequestError(f"there is no tier {asked!r} here; known: {known}", field="service_tier")
         return "default", self._default
 
-    def _class(self, headers: Mapping[str, str]) -> str:
-        name = _said(headers, self.rules.class_header)
+    def _class(self, heads: _Heads) -> str:
+        name = heads.one(self.rules.class_header)
         if name and name not in self._classes:
             known = ", ".join(sorted(self._classes))
             raise RequestError(f"there is no class {name[:64]!r} here; known: {known}", field=self.rules.class_header)
         return name
 
-    def _named_tenant(self, headers: Mapping[str, str]) -> str:
+    def _named_tenant(self, heads: _Heads) -> str:
         header = self.rules.tenant_header
-        name = _said(headers, header)
+        name = heads.one(header)
         if name and not _TENANT.fullmatch(name):
             raise RequestError("a tenant is up to 64 letters, digits and _ . : @ / -", field=header)
         return name
 
-    def _deadline_ns(self, headers: Mapping[str, str], caller: Caller, klass: str) -> int:
+    def _deadline_ns(self, heads: _Heads, caller: Caller, klass: str) -> int:
         header = self.rules.deadline_header
-        said = _said(headers, header) if caller.believed else ""
+        said = heads.one(header) if caller.believed else ""
         if not said:
             return self._deadlines[klass]
         if not _MILLISECONDS.fullmatch(said):
             raise RequestError("must be a whole number of milliseconds, at least 1", field=header)
         return int(said) * NS_PER_MS
 
-    def _program(self, says: Says, headers: Mapping[str, str], tenant: str) -> str:
+    def _program(self, says: Says, heads: _Heads, tenant: str) -> str:
         """A digest: names of people and conversations are nothing for a journal, and of no tenant but the one's own."""
         rules = self.rules
-        given = _said(headers, rules.program_header)
+        given = heads.one(rules.program_header)
         for field in rules.program_fields if not given else ():
             given = getattr(says, field) or ""
             if given:
@@ -189,15 +194,29 @@ class Wire:
         return blake2b(given.encode(), key=salt_of(tenant, self._secret), digest_size=8).hexdigest()
 
 
-def _said(headers: Mapping[str, str], name: str) -> str:
-    """What the header says, empty if it is not there.  Said twice it is refused: the client's may be one of them, where
-    a gateway adds its own, and neither may be the one that is believed.
-    """
-    wanted = name.lower()
-    given = [value for key, value in headers.items() if key.lower() == wanted] if wanted else []
-    if len(given) > 1:
-        raise RequestError("is given twice", field=name)
-    return given[0] if given else ""
+class _Heads(msgspec.Struct, frozen=True):
+    """The headers of a request, by name in lower case, looked through once."""
+
+    said: dict[str, str]
+    twice: Collection[str]
+
+    def one(self, name: str) -> str:
+        """What the header says, empty if it is not there.  Said twice it is refused: the client's may be one of them,
+        where a gateway adds its own, and neither may be the one that is believed.
+        """
+        wanted = name.lower()
+        if wanted in self.twice and wanted:
+            raise RequestError("is given twice", field=name)
+        return self.said.get(wanted, "") if wanted else ""
+
+
+def _heads(headers: Mapping[str, str]) -> _Heads:
+    pairs = [(key.lower(), value) for key, value in headers.items()]
+    said = dict(pairs)
+    if len(said) == len(pairs):
+        return _Heads(said, ())
+    names = [key for key, _ in pairs]
+    return _Heads(said, {key for key in names if names.count(key) > 1})
 
 
 def _not_allowed(what: str, wanted: str, allowed: Collection[str], field: str) -> RequestError:

@@ -7,11 +7,12 @@ before.  A policy that guesses lengths guesses these.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from stepwell.core.execution import BackendInfo, StepResult
 from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Launch
-from stepwell.core.placement import Place
+from stepwell.core.placement import Ask, Place
 from stepwell.core.sampling import GREEDY, SamplingParams
 from stepwell.core.types import RequestId
 
@@ -24,6 +25,7 @@ class EndsAt:
         self._lengths = lengths
         self._said: dict[RequestId, int] = {}
         self.run = place.run
+        self.drop = place.drop
         self.close = place.close
 
     @property
@@ -33,6 +35,10 @@ class EndsAt:
     @property
     def restarts(self) -> int:
         return self._place.restarts
+
+    @property
+    def device_faults(self) -> int:
+        return self._place.device_faults
 
     @property
     def trouble(self) -> str:
@@ -54,8 +60,11 @@ class EndsAt:
     async def prepare(self, grammar: Grammar) -> None:
         await self._place.prepare(grammar)
 
-    async def carry_out(self, launch: Launch) -> StepResult:
-        result = await self._place.carry_out(launch)
+    def begin(self, launch: Launch) -> Ask:
+        return partial(self._ended, self._place.begin(launch))
+
+    async def _ended(self, ask: Ask) -> StepResult:
+        result = await ask()
         said, lengths = self._said, self._lengths
         for request, _ in result.tokens:
             if request in said:

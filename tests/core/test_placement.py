@@ -251,7 +251,7 @@ DEADLY = """
 import os, sys
 sys.path[:] = {path!r}
 from stepwell.core import worker
-worker.carry_out = lambda backend, batch: os._exit(7)
+worker.Execution.carry_out = lambda self, batch: os._exit(7)
 worker.main({descriptor})
 """
 """A worker that every step kills."""

@@ -64,7 +64,7 @@ def test_a_backend_that_has_none_of_it_refuses(placement: Any) -> None:
 
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(place.run)
+            tasks.start_soon(place.run, lambda ask: None)
             with pytest.raises(UserError, match="no answer to a grammar"):
                 await place.prepare(GOOD)
             tasks.cancel_scope.cancel()
@@ -120,7 +120,7 @@ def by_hand(visit: Callable[[Process, list[Scripted]], Awaitable[None]]) -> None
         place = Process(Config(), start)
         place.open()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(place.run)
+            tasks.start_soon(place.run, lambda ask: None)
             with anyio.fail_after(20):
                 await visit(place, workers)
             tasks.cancel_scope.cancel()
@@ -145,7 +145,7 @@ def test_answers_come_in_any_order_and_between_steps() -> None:
                 outcome[name] = error.message
 
         async def step() -> None:
-            outcome["step"] = await place.carry_out(Launch(7))
+            outcome["step"] = await place.begin(Launch(7))()
 
         (worker,) = workers
         async with anyio.create_task_group() as tasks:

@@ -13,7 +13,7 @@ import anyio
 from stepwell.core.config import Config
 from stepwell.core.execution import BackendInfo, StepResult
 from stepwell.core.instructions import Launch
-from stepwell.core.placement import StepBatch, carry_out
+from stepwell.core.placement import Execution, StepBatch
 from stepwell.core.placement_process import MAX_DEATHS, WorkerDied
 from stepwell.core.types import NS_PER_S
 from stepwell.core.worker import ANSWER, ORDERED, Answer, Broken, Done, framed
@@ -112,6 +112,7 @@ class Worker:
 
     def __init__(self, script: Script, stillborn: list[int]) -> None:
         self.device = Device(script, remote=True)
+        self._execution = Execution(self.device)
         self._stillborn = stillborn
         """How many further workers do not come up; shared by all of them."""
         self._answers: list[bytes] = []
@@ -136,15 +137,18 @@ class Worker:
             return
         batch = ORDERED.decode(framed(value)[4:])
         assert isinstance(batch, StepBatch), "no grammars are prepared here"
+        answer: Answer | None = None
         try:
-            answer: Answer = Done(carry_out(self.device, batch))
+            result = self._execution.carry_out(batch)
         except RuntimeError as error:
             answer = Broken(str(error))
+        else:
+            answer = None if result is None else Done(result)
         lost, self.device.lost = self.device.lost, None
         if lost is not None:
             self._stillborn[0] = lost.stillborn
             self._dies_ns = DYING_NS if lost.when == "during" else 0
-        if lost is None or lost.when == "after":
+        if answer is not None and (lost is None or lost.when == "after"):
             self._answers.append(framed(answer)[4:])
         self._news.set()
 

@@ -14,12 +14,14 @@ from stepwell.tests.dst.scenario import (
     Act,
     Close,
     Fault,
+    Hold,
     House,
     Jump,
     Lost,
     OutOfMemory,
     Pin,
     Raises,
+    Reset,
     Scenario,
     Slow,
     Stall,
@@ -179,6 +181,8 @@ def _troubles(draw: Random, visits: list[Visit]) -> list[Any]:
         (0.3, lambda: Stall(at_ns(), draw.randint(1, 200 * MS))),
         (0.2, lambda: Pin(at_ns(), draw.choice(visits).key, draw.random() < 0.7)),
         (0.2, lambda: _use_policy(draw, at_ns())),
+        (0.2, lambda: Hold(at_ns(), draw.choice((1, 20 * MS, 400 * MS)))),
+        (0.2, lambda: Reset(at_ns())),
     ]
     troubles: list[Any] = []
     for chance, make in kinds:

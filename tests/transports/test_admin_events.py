@@ -14,6 +14,7 @@ from stepwell.tests.transports.house import Call, chat, error_of, make_service, 
 
 from starlette.testclient import TestClient  # isort: skip
 from starlette.types import ASGIApp  # isort: skip
+from stepwell.transports.http.admin_events import Filter, Wanted  # isort: skip
 from stepwell.transports.http.app import create_app  # isort: skip
 from stepwell.transports.service import Service  # isort: skip
 
@@ -23,14 +24,15 @@ Frame = tuple[str, dict[str, Any]]
 class Listener:
     """One connection, read until it is left."""
 
-    def __init__(self, query: str = "", headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, query: str = "", headers: Mapping[str, str] | None = None, method: str = "GET") -> None:
         self.text = ""
+        self.status = 0
         self.left = anyio.Event()
         self._scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
-            "method": "GET",
+            "method": method,
             "path": "/admin/events",
             "raw_path": b"/admin/events",
             "query_string": query.encode(),
@@ -49,6 +51,7 @@ class Listener:
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
         self.text += message.get("body", b"").decode()
 
     @property
@@ -79,6 +82,20 @@ def heard(service: Service, listener: Listener, *calls: Call, before: bool = Fal
                 await ask()
             await anyio.sleep(0.3)
             listener.left.set()
+        assert service.decisions.listeners == 0
+
+    visit(service, test)
+
+
+def test_head_of_the_stream_is_only_its_head() -> None:
+    """It holds no listener's place, and lets nobody wait for an end that does not come."""
+    service = make_service(admin={"event_listeners": 1})
+
+    async def test(app: ASGIApp) -> None:
+        for _ in range(3):
+            listener = Listener(method="HEAD")
+            await listener.run(app)
+            assert (listener.status, listener.text) == (200, "")
         assert service.decisions.listeners == 0
 
     visit(service, test)
@@ -148,3 +165,23 @@ def test_what_is_kept_holds_on_to_no_long_prompt() -> None:
     kept = [event for _, turn in service.decisions.since(1, 1000) for event in turn.events]
     came = [each for each in kept if isinstance(each, Submitted)]
     assert [(each.prompt_tokens, len(each.keys)) for each in came] == [(4, 1), (400, 0)]
+
+
+def test_a_slow_listener_remembers_nobody_whose_end_it_missed() -> None:
+    """A filter that knows whom it has heard of must forget those of whom it will hear no more."""
+    service = make_service(admin={"events_kept": 16})
+    filtered = Filter(service, Wanted(tenant="default"))
+
+    async def test(app: ASGIApp) -> None:
+        for _ in range(40):
+            start = service.decisions.turn + 1
+            await call().run(app)
+            heard = [each for _, each in service.decisions.since(start, 1)]
+            filtered.events([event for turn in heard for event in turn.events])
+            filtered.missed(each for _, each in service.decisions.since(service.decisions.first, 16))
+
+    visit(service, test)
+    assert len(filtered._theirs) <= 16
+    lively = Listener("tenant=default&kinds=finished")
+    heard(make_service(), lively, call(), call())
+    assert lively.kinds() == ["finished", "finished"]

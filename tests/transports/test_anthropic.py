@@ -16,7 +16,7 @@ import anthropic
 from stepwell.core.instructions import Launch
 from stepwell.core.parsing import ToolCall
 from stepwell.core.protocols import StepResult
-from stepwell.core.registry import load
+from stepwell.core.registry import make
 from stepwell.sim.backend import EchoBackend
 from stepwell.tests.transports.house import Call, client, idle, make_service, visit
 from stepwell.transports.chat import Message
@@ -28,7 +28,7 @@ TOOLS: list[Any] = [
     {"name": "time", "input_schema": {"type": "object"}, "cache_control": {"type": "ephemeral"}},
 ]
 PARSERS = {"tool_parser": "hermes", "reasoning_parser": "think"}
-CALLS = load("tool_parsers", "hermes").write([ToolCall("weather", '{"city": "Zürich"}'), ToolCall("time", "{}")])
+CALLS = make("tool_parsers", "hermes").write([ToolCall("weather", '{"city": "Zürich"}'), ToolCall("time", "{}")])
 EVERYTHING = f"<think>\nHm.\n</think>\n\nLet me see.\n{CALLS}"
 
 

@@ -219,6 +219,23 @@ def test_tenants_have_limits_of_their_own() -> None:
     assert it.headers("free", 0) == {}
 
 
+def test_lines_of_batches_take_no_client_s_place_and_have_as_many() -> None:
+    """A batch in progress must not shut its own tenant's chats out."""
+    it = limits(concurrent=2)
+    clients, lines = ([it.take("a", [1], 1, 1, 0, counts=counts) for _ in range(2)] for counts in (True, False))
+    for counts in (True, False):
+        with pytest.raises(LimitReached, match="2 are in progress, and this asks for 1"):
+            it.take("a", [1], 1, 1, 0, counts=counts)
+    assert it.open == 4
+    lines[0].settle(Cost(1, 0, 1), 0)
+    with pytest.raises(LimitReached):
+        it.take("a", [1], 1, 1, 0)
+    it.take("a", [1], 1, 1, 0, counts=False).settle(None, 0)
+    for ticket in (*clients, *lines):
+        ticket.settle(None, 0)
+    assert it.open == 0
+
+
 def test_tenants_take_bounded_memory() -> None:
     """One that is at rest makes room; while all are busy another is refused; and who is kept keeps what it owes."""
     it = limits(requests_per_minute=60, max_tenants=50)

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="needs the extra `serve`")
 
 from stepwell.core.errors import CapacityError, UserError
+from stepwell.transports.errors import refusal_of
+from stepwell.transports.store import worker
 from stepwell.transports.store.database import Database, Schema, open_database
 
 NOTES = Schema("notes", ("CREATE TABLE notes (id INTEGER PRIMARY KEY, text BLOB NOT NULL)",))
@@ -130,6 +132,33 @@ def test_what_was_handed_in_is_written_before_it_closes(tmp_path: Path) -> None:
     assert not path.with_name("a.sqlite-wal").exists()
     with contextlib.closing(sqlite3.connect(path)) as connection:
         assert ids(connection) in ([1, 2], [2])
+
+
+def test_a_disk_that_hangs_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits is bounded, the rest is told so at once, and what was taken is written when the disk is back."""
+    monkeypatch.setattr(worker, "MOST_WAITING", 20)
+    back = threading.Event()
+
+    async def test(database: Database) -> None:
+        def hang(db: sqlite3.Connection) -> None:
+            back.wait(PATIENCE_S)
+
+        hanging, taken = database.post(hang), []
+        await anyio.sleep(0.05)
+        for id in range(20):
+            taken.append(database.post(put(id)))
+        for id in range(20, 100):
+            with pytest.raises(CapacityError) as refused:
+                database.post(put(id))
+            assert (refused.value.code, refusal_of(refused.value).status) == ("store_busy", 503)
+        back.set()
+        await hanging
+        for each in taken:
+            await each
+        assert await database.read(ids) == list(range(len(taken)))
+        await database.write(put(500))
+
+    inside(tmp_path / "a.sqlite", test)
 
 
 def test_a_full_store_says_so_and_loses_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 
 from stepwell.tests.transports.house import make_service
 
+from starlette.testclient import TestClient  # isort: skip
+from stepwell.core.config_admin import AdminConfig  # isort: skip
+from stepwell.transports.gateway.digests import digest_of  # isort: skip
+from stepwell.transports.http.admin_guard import admin_guards  # isort: skip
 from stepwell.transports.http.app import create_app  # isort: skip
 from stepwell.transports.http.described import described  # isort: skip
 from stepwell.transports.http.openapi import description, listed  # isort: skip
@@ -40,6 +44,37 @@ def test_the_document_is_whole() -> None:
     assert "{id:path}" not in told
     for operation in OPERATIONS.values():
         assert operation.summary.endswith((".", "?"))
+
+
+def test_what_each_route_wants_is_said_and_is_so() -> None:
+    """As a client without anything, with a key, and with a token finds it."""
+    key, token = "sw-" + "k" * 43, "sw-" + "t" * 43
+    guards = admin_guards(AdminConfig(digests=(digest_of(token.encode()),)))
+    keys = [{"name": "a", "digest": digest_of(key.encode()), "metrics": True}]
+    app = create_app(make_service(keys=keys), guards)
+    with TestClient(app, raise_server_exceptions=False) as http:
+        told = http.get("/openapi.json", headers={"x-api-key": key}).json()
+        schemes = told["components"]["securitySchemes"]
+        heads = {"key": {"Authorization": f"Bearer {key}"}, "apiKey": {"x-api-key": key}}
+        heads["adminToken"] = {"Authorization": f"Bearer {token}"}
+        assert set(schemes) == set(heads)
+        for path, operations in told["paths"].items():
+            if path == "/admin/events":
+                continue  # it does not end
+            for method, operation in operations.items():
+                enough = [set(each) for each in operation.get("security", told["security"])]
+                for name, head in {"": {}, **heads}.items():
+                    opened = not enough or {name} in enough
+                    status = http.request(method, path.replace("{id}", "x"), headers=head).status_code
+                    assert (status != 401) == opened, (method, path, name)
+
+
+def test_without_keys_nothing_is_wanted_but_by_the_operator() -> None:
+    with TestClient(create_app(make_service())) as http:
+        told = http.get("/openapi.json").json()
+    assert {} in told["security"]
+    assert {} in told["paths"]["/admin/scheduler"]["get"]["security"]
+    assert told["paths"]["/health"]["get"]["security"] == []
 
 
 def values_for(name: str) -> st.SearchStrategy[Any]:

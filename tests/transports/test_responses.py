@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from stepwell.tests.transports.house import client, error_of, idle, make_service
 from stepwell.tests.transports.responding import TENANT, URL, create, framed, house, said, text_of
+from stepwell.transports.responses import archive
 
 
 def test_whole_streamed_and_read_again_say_the_same() -> None:
@@ -244,3 +248,26 @@ def test_a_stop_is_told_to_who_comes_back(tmp_path: Path) -> None:
     with client(house(path=path)) as http:
         told = http.get(f"{URL}/{id}").json()
         assert (told["status"], told["error"]["code"]) == ("failed", "shutting_down")
+
+
+def test_a_disk_that_hangs_fills_no_memory_with_responses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits to be written is bounded; the rest is kept in memory only, and everybody is answered."""
+    monkeypatch.setattr(archive, "MOST_UNWRITTEN", 5000)
+    service, back = house(path=tmp_path / "store.db"), threading.Event()
+    with client(service) as http:
+        store, app, portal = service.store, cast(Any, http.app), http.portal
+        assert store is not None
+        assert portal is not None
+
+        async def hang() -> None:
+            store.database.post(lambda db: back.wait(30))
+
+        portal.call(hang)
+        ids = [http.post(URL, json=create(f"number {index}")).json()["id"] for index in range(20)]
+        kept = app.state.responses._archive
+        assert 0 < len(kept._writing) < 20
+        assert kept._unwritten <= 5000
+        assert all(http.get(f"{URL}/{id}").status_code == 200 for id in ids)
+        back.set()
+    assert kept._unwritten == 0
+    assert not kept._writing

@@ -1,112 +1,160 @@
-"""Grammars of tools: what an answer that calls some of them may be, in the words of several families of models."""
+"""Grammars of tools: what an answer that may call some of them is held to, in the words of several families."""
 
 from __future__ import annotations
 
-import json
+import re
+from collections.abc import Mapping
 
 import pytest
 
 from stepwell.tests.helpers.vocabularies import TOOL, grammars, spell
 
-from stepwell.core.errors import UserError  # isort: skip
 from stepwell.core.grammar import MAX_DEPTH, Grammar  # isort: skip
-from stepwell.transports.tool_grammar import MAX_TOOLS, CallShape, Tool, calls_grammar
+from stepwell.core.parsing import ToolCall  # isort: skip
+from stepwell.core.registry import make  # isort: skip
+from stepwell.core.testing_parsing import read  # isort: skip
+from stepwell.transports.tool_grammar import Tool, Writing, calls_grammar  # isort: skip
 
 ADD = Tool(
     "add",
     {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False},
 )
 NOW = Tool("now")
-HERMES = CallShape(before="<tool_call>\n", after="\n</tool_call>", between="\n")
-LLAMA = CallShape(arguments_key="parameters", between="; ")
-MISTRAL = CallShape(opening="<tool>[", between=", ", closing="]", special={"<tool>": TOOL})
-DEEP = CallShape(before="function:", middle="\n```json\n", after="\n```", between="\n")
 READY = grammars()
+FAMILIES = ["hermes", "llama3", "mistral", "deepseek", "smollm2"]
 
 
-def call(name: str, **arguments: object) -> str:
-    return json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+def writing(family: str, template: str = "", special: Mapping[str, int] | None = None, think: bool = False) -> Writing:
+    parser = make("tool_parsers", family)
+    return Writing(
+        shape=parser.shape(template),
+        marks=parser.tokens,
+        thoughts=("<think>", "</think>") if think else (),
+        special=special or {},
+    )
 
 
-def hermes(text: str) -> str:
-    return f"<tool_call>\n{text}\n</tool_call>"
-
-
-def whole(grammar: Grammar, text: str) -> bool:
+def whole(grammar: Grammar, text: str, special: Mapping[str, int] | None = None) -> bool:
     """Whether ``text`` is an answer, from its beginning to its end."""
-    first, *more = text.split("<tool>")
-    tokens = spell(first.encode()) + [token for each in more for token in (TOOL, *spell(each.encode()))]
     assert grammar.depth <= MAX_DEPTH
+    names = special or {}
+    pieces = re.split("(" + "|".join(map(re.escape, names)) + ")", text) if names else [text]
+    tokens = [token for each in pieces for token in ([names[each]] if each in names else spell(each.encode()))]
     matcher = READY.compiled(grammar).deep_copy()
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
-ONE, TWO = hermes(call("add", x=3)), hermes(call("add", x=3)) + "\n" + hermes(call("now", of=[1]))
+def calls(family: str, *made: tuple[str, str], template: str = "") -> str:
+    text: str = make("tool_parsers", family).shape(template).written([ToolCall(*each) for each in made])
+    return text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("think", [False, True])
+@pytest.mark.parametrize("special", [False, True])
+def test_calls_keep_to_the_tools_and_text_is_free(family: str, think: bool, special: bool) -> None:
+    parser = make("tool_parsers", family)
+    names = {parser.shape("").mark: TOOL} if special and parser.shape("").mark else {}
+    grammar = calls_grammar([ADD, NOW], writing(family, special=names, think=think))
+
+    def fits(text: str) -> bool:
+        return whole(grammar, text, names)
+
+    one, two = calls(family, ("add", '{"x": 3}')), calls(family, ("add", '{"x": 3}'), ("now", '{"of": [1]}'))
+    assert [fits(text) for text in ("", "hello", " a < b <tool", one, two)] == [True] * 5
+    if parser.shape("").mark:
+        assert fits("hello " + two)
+        assert fits(two + "\nbye")
+    for bad in (("sub", '{"x": 3}'), ("add", '{"x": "3"}'), ("add", "{}"), ("now", "[]")):
+        assert not fits(calls(family, bad))
+        assert not fits(calls(family, ("now", "{}"), bad))
+        assert not fits("hello " + calls(family, bad)) or not parser.shape("").mark
+    if think:
+        for before in ("<think>Why {?</think>", "Why?\n</think>\n\n"):
+            assert [fits(before + text) for text in ("", "So.", one, two)] == [True] * 4
+            assert not fits(before + calls(family, ("sub", "{}")))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_at_most_one_call(family: str) -> None:
+    grammar = calls_grammar([ADD, NOW], writing(family), several=False)
+    assert [whole(grammar, text) for text in ("hello", calls(family, ("now", "{}")))] == [True, True]
+    assert not whole(grammar, calls(family, ("now", "{}"), ("now", "{}")))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("special", [False, True])
+def test_an_answer_that_is_held_to_a_schema_anyway(family: str, special: bool) -> None:
+    parser = make("tool_parsers", family)
+    names = {parser.shape("").mark: TOOL} if special and parser.shape("").mark else {}
+    schema = {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"]}
+    grammar = calls_grammar([ADD], writing(family, special=names, think=True), answer=schema)
+    good = ('{"y": 1}', calls(family, ("add", '{"x": 3}')), '<think>hm</think>\n{"y": 1}')
+    bad = ("hello", "{}", calls(family, ("add", "{}")), '{"y": 1}' + calls(family, ("add", '{"x": 3}')))
+    assert [whole(grammar, text, names) for text in (*good, *bad)] == [True] * len(good) + [False] * len(bad)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "sub", "arguments": {}}</tool_call>',
+        '<tool_call> \n[{"name": "add", "arguments": {"x": "3"}}]</tool_call>',
+        ' {"name": "sub", "parameters": {}}',
+        '\n[{"name": "sub", "parameters": {}}]',
+        '<|python_tag|>{"name": "sub", "parameters": {}}',
+        '[TOOL_CALLS]sub[ARGS]{"x": 3}',
+        '[TOOL_CALLS] [{"name": "sub", "arguments": {}}]',
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>sub<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    ],
+)
+@pytest.mark.parametrize("special", [False, True])
+def test_what_a_reader_would_take_for_a_wrong_call_cannot_be_said(family: str, text: str, special: bool) -> None:
+    """However it is written: the reader is more lenient than the shape."""
+    parser = make("tool_parsers", family)
+    names = {parser.shape("").mark: TOOL} if special and parser.shape("").mark else {}
+    found = read(parser.reader(), [text]).calls
+    grammar = calls_grammar([ADD, NOW], writing(family, special=names))
+    if found:
+        assert not whole(grammar, text, names)
+        assert not whole(grammar, text)  # a mark that is a token may be spelled, too
 
 
 @pytest.mark.parametrize(
-    ("text", "required", "single", "free", "free_single"),
+    ("family", "template", "text"),
     [
-        (ONE, True, True, True, True),
-        (TWO, True, False, True, False),
-        ("hello", False, False, True, True),
-        ("a < b <tool", False, False, True, True),
-        ("", False, False, True, True),
-        ("hello " + ONE, False, False, True, True),
-        ("hello " + ONE + " bye", False, False, True, False),
-        (hermes(call("sub", x=3)), False, False, False, False),
-        (hermes(call("add", x="3")), False, False, False, False),
-        (hermes(call("add")), False, False, False, False),
-        ("hi " + hermes(call("sub")), False, False, False, False),
-        (ONE + "\n" + hermes(call("sub")), False, False, False, False),
+        ("mistral", "[ARGS]", '[TOOL_CALLS]add[ARGS]{"x": 3}[TOOL_CALLS]now[ARGS]{}'),
+        ("mistral", "", '[TOOL_CALLS][{"name": "add", "arguments": {"x": 3}}, {"name": "now", "arguments": {}}]'),
+        ("deepseek", "```json", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>now\n```json\n{}\n```<｜tool▁call▁end｜>"),
+        ("deepseek", "", "<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
     ],
 )
-def test_calls_between_marks(text: str, required: bool, single: bool, free: bool, free_single: bool) -> None:
-    kinds = [(True, True), (True, False), (False, True), (False, False)]
-    found = [whole(calls_grammar([ADD, NOW], HERMES, required=must, several=several), text) for must, several in kinds]
-    assert found == [required, single, free, free_single]
-
-
-def test_a_named_tool_is_a_list_of_one() -> None:
-    grammar = calls_grammar([ADD], HERMES, several=False)
-    assert whole(grammar, ONE)
-    assert not whole(grammar, hermes(call("now")))
-
-
-def test_calls_without_marks_are_told_from_text_by_how_they_begin() -> None:
-    one = '{"name": "add", "parameters": {"x": 3}}'
-    two = one + '; {"name": "now", "parameters": {}}'
-    must, free = (calls_grammar([ADD, NOW], LLAMA, required=required) for required in (True, False))
-    assert [whole(must, text) for text in (one, two, "hello", "")] == [True, True, False, False]
-    assert [whole(free, text) for text in (one, two, "hello", "")] == [True, True, True, True]
-    assert not whole(free, '{"name": "sub", "parameters": {}}')
-
-
-def test_a_mark_may_be_a_token_that_is_no_text() -> None:
-    two = f"<tool>[{call('add', x=3)}, {call('now')}]"
-    must, free = (calls_grammar([ADD, NOW], MISTRAL, required=required) for required in (True, False))
-    assert [whole(must, text) for text in (two, "hello")] == [True, False]
-    assert [whole(free, text) for text in (two, "hello", "hi " + two)] == [True, True, True]
-    assert not whole(free, "<tool>{")
-
-
-def test_the_name_may_stand_before_the_arguments() -> None:
-    one, two = 'function:add\n```json\n{"x": 3}\n```', "function:now\n```json\n{}\n```"
-    grammar = calls_grammar([ADD, NOW], DEEP)
-    assert [whole(grammar, text) for text in (one, two, f"{one}\n{two}", one.replace("add", "now ad"))] == [
-        *(True, True, True),
-        False,
-    ]
+def test_a_family_s_models_write_as_their_templates_tell(family: str, template: str, text: str) -> None:
+    if family == "deepseek":
+        text = f"<｜tool▁calls▁begin｜>{text}<｜tool▁calls▁end｜>"
+    assert whole(calls_grammar([ADD, NOW], writing(family, template)), text)
 
 
 @pytest.mark.parametrize("name", ['quo"te', "back\\slash", "ünï", "<b>", "a\nb"])
 def test_a_name_is_a_name_whatever_is_in_it(name: str) -> None:
-    assert whole(calls_grammar([Tool(name)], HERMES), hermes(call(name)))
-    assert not whole(calls_grammar([Tool(name)], HERMES), hermes(call("other")))
+    grammar = calls_grammar([Tool(name)], writing("hermes"))
+    assert whole(grammar, calls("hermes", (name, "{}")))
+    assert not whole(grammar, calls("hermes", ("other", "{}")))
 
 
-@pytest.mark.parametrize("tools", [[], [ADD, ADD], [Tool(f"t{index}") for index in range(MAX_TOOLS + 1)]])
-def test_a_list_that_is_none_is_refused(tools: list[Tool]) -> None:
-    with pytest.raises(UserError) as caught:
-        calls_grammar(tools, HERMES, field="tools")
-    assert caught.value.field == "tools"
+def test_a_schema_s_own_definitions_are_found() -> None:
+    inner = {"type": "object", "properties": {"z": {"type": "integer"}}, "required": ["z"]}
+    outer = {"type": "object", "properties": {"at": {"$ref": "#/$defs/In"}}, "required": ["at"], "$defs": {"In": inner}}
+    for family in FAMILIES:
+        grammar = calls_grammar([Tool("f", outer), Tool("g", outer)], writing(family))
+        assert whole(grammar, calls(family, ("g", '{"at": {"z": 1}}')))
+        assert not whole(grammar, calls(family, ("g", '{"at": {"z": "1"}}')))
+
+
+def test_what_a_schema_asks_of_llguidance_stays() -> None:
+    schema = {
+        "type": "object",
+        "x-guidance": {"lenient": True},
+        "properties": {"x": {"type": "string", "format": "odd"}},
+    }
+    assert whole(calls_grammar([Tool("f", schema)], writing("hermes")), calls("hermes", ("f", '{"x": "y"}')))

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from stepwell.tests.transports.house import Call, chat, make_service, until, visit
+from stepwell.tests.transports.house import Call, chat, idle, make_service, until, visit
 
 pytest.importorskip("opentelemetry.sdk", reason="needs the extra `otel`")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otel`")
@@ -193,3 +193,18 @@ def test_nothing_of_it_is_imported_where_it_is_off() -> None:
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+@pytest.mark.parametrize("broken", ["begun", "over", "observe", "_ended"])
+def test_tracing_that_fails_holds_up_nobody(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is answered, and what was reserved for it comes back."""
+
+    def fails(*told: object) -> None:
+        raise RuntimeError("no more")
+
+    monkeypatch.setattr(Tracing, broken, fails)
+    service, _ = traced(InMemorySpanExporter(), gateway={"concurrent": 1})
+    with TestClient(create_app(service)) as http:
+        for stream in (False, True, False):
+            assert http.post("/v1/chat/completions", json=chat("hello", stream=stream)).status_code == 200
+        assert idle(service)

@@ -113,6 +113,7 @@ def test_in_1_a_prompt_that_is_provably_too_long_is_not_tokenised() -> None:
         ('"max_tokens": 1.5', "max_tokens"),
         ('"logit_bias": {"256": 1}', "logit_bias"),
         ('"logit_bias": {"1": 101}', "logit_bias"),
+        ('"logit_bias": {"x": 1}', "logit_bias"),
         ('"seed": 1e3', "seed"),
         ('"min_tokens": 3, "max_tokens": 2', "min_tokens"),
         ('"response_format": {"type": "json_object"}', "response_format"),

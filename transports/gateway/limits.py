@@ -60,7 +60,8 @@ class _Account:
         self.allowance = allowance
         self.requests = Bucket(allowance.requests, now_ns) if allowance.requests else None
         self.tokens = Bucket(allowance.tokens, now_ns) if allowance.tokens else None
-        self.open = 0
+        self.open = {True: 0, False: 0}
+        """Answers in progress: of clients, and (false) of lines of batches, which take no place of theirs."""
         self._learnt = predicted * LEARNING
 
     @property
@@ -74,7 +75,7 @@ class _Account:
 
     def at_rest(self, now_ns: int) -> bool:
         buckets = [each for each in (self.requests, self.tokens) if each is not None]
-        return not self.open and all(each.full(now_ns) for each in buckets)
+        return not any(self.open.values()) and all(each.full(now_ns) for each in buckets)
 
     def headers(self, now_ns: int) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -103,7 +104,7 @@ class Ticket:
         account, self._account = self._account, None
         if account is None:
             return
-        account.open -= self._choices
+        account.open[self._requests > 0] -= self._choices
         if account.requests is not None and cost is None:
             account.requests.settle(self._requests, 0, now_ns)
         if account.tokens is not None:
@@ -149,7 +150,7 @@ class Limits:
     @property
     def open(self) -> int:
         """Answers that tickets were given for and that have not ended."""
-        return sum(each.open for each in self._accounts.values())
+        return sum(sum(each.open.values()) for each in self._accounts.values())
 
     def check(self, tenant: str, now_ns: int) -> None:
         """Before anything is done for a request: raises ``LimitReached`` if there is not even room for the smallest.
@@ -165,8 +166,8 @@ class Limits:
     ) -> Ticket:
         """Reserve for a request with prompts of so many tokens, ``n`` answers to each, of ``most`` tokens at most.
 
-        Not ``counts``: it is none of the tenant's requests a minute, as lines of a batch are not.  Raises
-        ``LimitReached``.
+        Not ``counts``: it is none of the tenant's requests a minute, as lines of a batch are not, and takes no place of
+        its answers at once, but one of as many again.  Raises ``LimitReached``.
         """
         account = self._account(tenant, now_ns)
         if account is None:
@@ -180,7 +181,7 @@ class Limits:
             account.requests.reserve(requests, now_ns)
         if account.tokens is not None:
             account.tokens.reserve(tokens, now_ns)
-        account.open += choices
+        account.open[counts] += choices
         return Ticket(account, choices, requests, tokens, self._gateway.cached_share)
 
     def headers(self, tenant: str, now_ns: int) -> dict[str, str]:
@@ -220,8 +221,9 @@ class Limits:
             return LimitReached(message, wait_ns, account.headers(now_ns), retry=retry)
 
         most = account.allowance.concurrent
-        if most and choices and account.open + choices > most:
-            needs = f"{account.open} are in progress, and this asks for {choices}"
+        busy = account.open[requests > 0]
+        if most and choices and busy + choices > most:
+            needs = f"{busy} are in progress, and this asks for {choices}"
             raise reached("answers at once (concurrent)", most, needs, 0, retry=choices <= most)
         for what, bucket, wanted in (
             ("requests a minute (requests_per_minute)", account.requests, requests),

@@ -14,6 +14,7 @@ from stepwell.transports.gateway.gate import Gate
 from stepwell.transports.gateway.guards import Guard
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.app import GUARDS, failed, health, metrics, ready, refused, refused_by_router
+from stepwell.transports.http.named import Named
 from stepwell.transports.service import Service
 
 
@@ -27,7 +28,7 @@ def create_admin_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Star
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(Gate, gateway=service.gateway, guards=guards)],
+        middleware=[Middleware(Named), Middleware(Gate, gateway=service.gateway, guards=guards)],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
     )
     app.state.service = service

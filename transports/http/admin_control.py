@@ -6,8 +6,6 @@ Whatever changes a decision (pause, cancel, reset) is an event and in the journa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 import structlog
 from starlette.requests import Request
@@ -24,6 +22,7 @@ from stepwell.transports.http.admin_settings import settings_of
 from stepwell.transports.http.admin_shared import Why, asked, taken_in
 from stepwell.transports.http.body import service_of
 from stepwell.transports.service import Service
+from stepwell.transports.wire import Standing
 
 log = structlog.get_logger("stepwell.admin")
 
@@ -109,33 +108,33 @@ async def abort(request: Request) -> Response:
     given = [body.request is not None, body.tenant is not None, body.klass is not None, body.all]
     if sum(given) != 1:
         raise RequestError("say which: one of request, tenant, class, all", field="request")
-    found = {id: generation for id, generation in _live(service) if _meant(service, body, id)}
-    if body.request is not None and not found:
-        raise RequestError(
-            f"there is no request {body.request} in progress", field="request", status=404, code="request_not_found"
-        )
+    if body.klass is not None and body.klass not in (known := [each.name for each in service.config.classes]):
+        raise RequestError(f"there is no class {body.klass[:64]!r} here; known: {', '.join(known)}", field="class")
+    found = [each for each, opened in service.open.items() if not each.ended and _meant(body, each, opened.standing)]
+    if not found and (body.request is not None or body.tenant is not None):
+        raise _nobody(service, body)
     told = CapacityError("an operator ended this request" + (f": {body.why}" if body.why else ""), code="aborted")
-    for generation in dict.fromkeys(found.values()):
+    for generation in found:
         generation.fail(told)
-    ids = sorted({choice.stream.request for each in found.values() for choice in each.choices})
+    ids = sorted({choice.stream.request for each in found for choice in each.choices})
     log.warning("requests aborted", count=len(ids), why=body.why)
     return JSONResponse({"aborted": len(ids), "requests": ids[:NAMED]})
 
 
-def _live(service: Service) -> Iterator[tuple[int, Generation]]:
-    for generation in service.open:
-        for choice in generation.choices:
-            if not choice.over:
-                yield choice.stream.request, generation
+def _meant(body: Abort, generation: Generation, standing: Standing) -> bool:
+    """Also of those that the scheduler has not heard of yet."""
+    if body.request is not None:
+        return any(choice.stream.request == body.request and not choice.over for choice in generation.choices)
+    return body.all or (standing.tenant if body.tenant is not None else standing.klass) in (body.tenant, body.klass)
 
 
-def _meant(service: Service, body: Abort, id: int) -> bool:
-    if body.all or id == body.request:
-        return True
-    request = service.scheduler.state.requests.get(id)
-    return request is not None and (
-        (body.tenant is not None and request.tenant == body.tenant)
-        or (body.klass is not None and request.klass == body.klass)
+def _nobody(service: Service, body: Abort) -> RequestError:
+    """A name that was mistyped must not look like one with nothing to end."""
+    what, code = f"no request {body.request}", "request_not_found"
+    if body.tenant is not None:
+        what, code = f"no request of a tenant {body.tenant[:64]!r}", "tenant_not_found"
+    return RequestError(
+        f"there is {what} in progress", field="tenant" if body.tenant else "request", status=404, code=code
     )
 
 

@@ -27,8 +27,9 @@ from stepwell.transports.errors import RequestError
 from stepwell.transports.http.admin_guard import guarded
 from stepwell.transports.http.admin_shared import when
 from stepwell.transports.http.body import service_of
-from stepwell.transports.http.sse import HEADERS, PING
+from stepwell.transports.http.sse import HEADERS, PING, only_head
 from stepwell.transports.service import Service
+from stepwell.transports.straight import cut_off
 
 PERIOD_S = 0.1
 """A listener is told of what happened so often, at most."""
@@ -66,7 +67,8 @@ async def events(request: Request) -> Response:
         raise CapacityError(
             f"{service.decisions.listeners} listen already (admin.event_listeners)", code="too_many_listeners"
         )
-    return _Listener(service, _wanted(request))
+    wanted = _wanted(request)
+    return only_head({}) if request.method == "HEAD" else _Listener(service, wanted)
 
 
 def _wanted(request: Request) -> Wanted:
@@ -115,6 +117,7 @@ class _Listener(Response):
             pass
         finally:
             self._ring.leave(self._bell)
+        cut_off(scope)
 
     async def _stream(self, send: Send, scope: anyio.CancelScope) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -158,6 +161,7 @@ class _Listener(Response):
         if missed > 0:
             body = b"event: missed\ndata: " + _encode({"turns": missed, "next": ring.first}) + b"\n\n"
             self._next = ring.first
+            self._filter.missed(decided for _, decided in ring.since(ring.first, ring.turn))
         for turn, decided in ring.since(self._next, AT_A_TIME):
             body += self._frame(turn, decided)
             self._next = turn + 1
@@ -202,6 +206,13 @@ class Filter:
                 if isinstance(each, Finished | Rejected):
                     self._theirs.pop(each.request, None)
         return told
+
+    def missed(self, left: Iterable[Decided]) -> None:
+        """Turns were missed, with ends in them perhaps: of a request is heard again only if it lives, or if its end is
+        among the turns that are ``left``."""
+        live = self._service.scheduler.state.requests
+        ending = {each.request for turn in left for each in turn.instructions if isinstance(each, Finished | Rejected)}
+        self._theirs = {id: meant for id, meant in self._theirs.items() if id in live or id in ending}
 
     def _chosen(self, items: Iterable[Event] | Iterable[Instruction]) -> Iterator[Event | Instruction]:
         wanted = self._wanted

@@ -55,13 +55,16 @@ async def listed(request: Request) -> Response:
 
 
 async def one(request: Request) -> Response:
-    """``GET /admin/requests/{id}``: the same, and its life so far."""
+    """``GET /admin/requests/{id}``: the same, and its life so far.  The id is a number, or what a client was told."""
     service = service_of(request)
-    id = request.path_params["id"]
-    live = service.scheduler.state.requests.get(int(id)) if id.isascii() and id.isdigit() and len(id) < 19 else None
+    given = request.path_params["id"]
+    id = service.names.number(given)
+    live = service.scheduler.state.requests.get(id) if id is not None else None
     if live is None:
+        known = f" ({id} in the journal)" if id is not None and str(id) != given else ""
         raise RequestError(
-            f"there is no request {id[:20]!r} in progress; the journal has those that ended (`stepwell explain`)",
+            f"there is no request {given[:20]!r}{known} in progress; the journal has those that ended"
+            " (`stepwell explain`)",
             status=404,
             code="request_not_found",
         )

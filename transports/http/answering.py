@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stepwell.transports.errors import RequestError
-from stepwell.transports.generation import Generation
+from stepwell.transports.generation import MAX_NAMED, Generation
 from stepwell.transports.http.body import body_done, request_id
 from stepwell.transports.http.sse import Dialect, EventStream, unless_gone
 from stepwell.transports.service import Service
@@ -83,14 +83,14 @@ async def respond(request: Request, service: Service, stream: bool, begin: Begin
     if stream:
         generation, shape = await unless_gone(request, service, begin)
         body_done(request)
-        headers[ENGINE_ID] = generation.requests
+        headers[ENGINE_ID] = told_as(service, generation)
         prepare = shape.prepare if shape.prepares else None
         return EventStream(service, generation, shape.events, shape.closing, headers, prepare, shape.dialect)
 
     async def whole() -> bytes:
         generation, shape = await begin()
         body_done(request)
-        headers[ENGINE_ID] = generation.requests
+        headers[ENGINE_ID] = told_as(service, generation)
         try:
             await generation.finished()
             if shape.prepares:
@@ -101,3 +101,8 @@ async def respond(request: Request, service: Service, stream: bool, begin: Begin
 
     body = await unless_gone(request, service, whole)
     return Response(body, media_type="application/json", headers=headers)
+
+
+def told_as(service: Service, generation: Generation) -> str:
+    """What its client is told of the numbers of its requests."""
+    return service.names.told(choice.stream.request for choice in generation.choices[:MAX_NAMED])

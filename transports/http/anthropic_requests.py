@@ -41,6 +41,7 @@ class AnthropicTool(msgspec.Struct, kw_only=True):
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class AnthropicChoice(msgspec.Struct, kw_only=True):
@@ -187,7 +188,9 @@ def offer_of(asked: CountRequest) -> Offer | None:
         if each.type not in (None, "custom"):
             raise UserError(f"there is no tool of the type {each.type[:60]!r} here", field=f"tools[{index}].type")
         check_depth(each.input_schema, f"tools[{index}].input_schema")
-        function = Function(name=each.name, description=each.description, parameters=each.input_schema)
+        function = Function(
+            name=each.name, description=each.description, parameters=each.input_schema, strict=each.strict
+        )
         made.append({"type": "function", "function": msgspec.to_builtins(function)})
     if not made or choice.type == "none":
         return None

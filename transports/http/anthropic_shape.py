@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from stepwell.transports.errors import Refusal
 from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.http.sse import Dialect
 from stepwell.transports.http.usage import reasoning_tokens
+from stepwell.transports.ids import fresh
 from stepwell.transports.service import Service
 
 Json = dict[str, Any]
@@ -72,7 +72,7 @@ class MessageShape:
     def __init__(self, service: Service, max_tokens: int) -> None:
         self._service = service
         self._max_tokens = max_tokens
-        self._id = f"msg_{uuid.uuid4().hex}"
+        self._id = fresh("msg_")
         self._started = False
         self._open = ""
         """The block that is being said."""

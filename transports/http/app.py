@@ -27,6 +27,7 @@ from stepwell.transports.http.anthropic import ANTHROPIC_ROUTES
 from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import BodyRoom, request_id, service_of
 from stepwell.transports.http.files import FILES
+from stepwell.transports.http.named import Named
 from stepwell.transports.http.openai import chat, completions
 from stepwell.transports.http.openapi import OPENAPI
 from stepwell.transports.http.responses import RESPONSES_ROUTES
@@ -100,7 +101,14 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
     app = Starlette(
         routes=routes,
-        middleware=[*traced, *([cors] if origins else []), gate, Middleware(BodyRoom, bodies=service.bodies), sockets],
+        middleware=[
+            Middleware(Named),
+            *traced,
+            *([cors] if origins else []),
+            gate,
+            Middleware(BodyRoom, bodies=service.bodies),
+            sockets,
+        ],
         exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
         lifespan=lifespan,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from typing import cast
 
 import anyio
@@ -12,7 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stepwell.transports.errors import RequestError
 from stepwell.transports.http.sse import ClientGone
+from stepwell.transports.ids import fresh
 from stepwell.transports.service import Service
+from stepwell.transports.straight import is_whole
 from stepwell.transports.unstarted import Unstarted
 
 _ROOM = "stepwell.body"
@@ -28,7 +29,7 @@ def request_id(request: HTTPConnection, named: str | None = None) -> str:
     """The client's own id if it is short and harmless, for the answer's header only; otherwise ``named``, or a fresh
     one."""
     given = request.headers.get("x-request-id", named or "")
-    return given if _SAFE_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
+    return given if _SAFE_ID.fullmatch(given) else fresh("req-")
 
 
 async def read_body(request: Request) -> bytes:
@@ -38,21 +39,27 @@ async def read_body(request: Request) -> bytes:
     most = int(limits.body_mib * (1 << 20))
     if int(request.headers.get("content-length", "0") or 0) > most:
         raise _too_large(limits.body_mib)
-    parts, size = [], 0
     room: Room | None = request.scope.get(_ROOM)
     try:
+        if is_whole(request.scope):
+            return await _read(request, most, limits.body_mib, room)
         with service.stopping.given_up(), anyio.fail_after(limits.body_timeout_s):
-            async for part in request.stream():
-                size += len(part)
-                if size > most:
-                    raise _too_large(limits.body_mib)
-                if room is not None:
-                    room.take(len(part))
-                parts.append(part)
+            return await _read(request, most, limits.body_mib, room)
     except TimeoutError:
         raise RequestError("the body took too long to arrive", status=408, code="request_timeout") from None
     except ClientDisconnect:
         raise ClientGone from None
+
+
+async def _read(request: Request, most: int, mib: float, room: Room | None) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise _too_large(mib)
+        if room is not None:
+            room.take(len(part))
+        parts.append(part)
     return b"".join(parts)
 
 

@@ -26,7 +26,7 @@ MOST_FIELD = 256 << 10
 MOST_BESIDE = 1 << 20
 """Bytes of all that is not the prompt or the chat."""
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<key>key in )?\$(?P<path>.*)`)?$", re.DOTALL)
+_AT = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _BEFORE = re.compile(r'"((?:[^"\\]|\\.){1,64})"\s*:\s*[^"{}]*$')
 _BYTE = re.compile(r"\(byte (\d+)\)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from stepwell.transports.generation import Choice, Generation
 from stepwell.transports.http import sse
 from stepwell.transports.http.requests import Shown
 from stepwell.transports.http.usage import metrics_of, usage_of
+from stepwell.transports.ids import fresh
 from stepwell.transports.service import Service
 
 Json = dict[str, Any]
@@ -39,7 +39,7 @@ class OpenAIShape:
     def __init__(self, service: Service, request: Shown, tier: str = "default") -> None:
         self.service = service
         self._tier = tier if request.service_tier is not None else None
-        self.id = f"{self.prefix}-{uuid.uuid4().hex}"
+        self.id = fresh(f"{self.prefix}-")
         self.created = int(time.time())
         options = request.stream_options
         self.with_usage = bool(request.stream and options and options.include_usage)

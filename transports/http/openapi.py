@@ -17,6 +17,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 
 import stepwell
+from stepwell.transports.gateway.gate import OPEN
+from stepwell.transports.http.admin_guard import PREFIX
+from stepwell.transports.http.body import service_of
 from stepwell.transports.http.described import described
 from stepwell.transports.http.operations import OPERATIONS, Operation
 
@@ -58,17 +61,43 @@ ANTHROPIC_ERROR: Json = {
 """What theirs are told in."""
 
 
+_SCHEMES: Json = {
+    "key": {"type": "http", "scheme": "bearer", "description": "A client's key."},
+    "apiKey": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-api-key",
+        "description": "The same, as Anthropic's SDK sends it.",
+    },
+    "adminToken": {"type": "http", "scheme": "bearer", "description": "An operator's token, which is no key."},
+}
+_KEY: list[Json] = [{"key": []}, {"apiKey": []}]
+
+
+def _security(path: str, keyed: bool, open: Sequence[str]) -> Json:
+    """What a route wants that is not what most want.  Where there are neither keys nor a token, an operator on the
+    machine itself needs none."""
+    if path in open:
+        return {"security": []}
+    if path.startswith(f"{PREFIX}/"):
+        return {"security": [{"adminToken": []}] if keyed else [{"adminToken": []}, {}]}
+    return {}
+
+
 async def openapi(request: Request) -> Response:
     """``GET /openapi.json``."""
-    return Response(_encoded(tuple(listed(request.app.routes))), media_type="application/json")
+    gateway = service_of(request).gateway
+    open = ("/metrics",) if gateway.config.gateway.metrics == "open" else ()
+    body = _encoded(tuple(listed(request.app.routes)), gateway.keyed, (*OPEN, *open))
+    return Response(body, media_type="application/json")
 
 
 OPENAPI = (Route("/openapi.json", openapi, methods=["GET"]),)
 
 
 @cache
-def _encoded(routes: tuple[tuple[str, str], ...]) -> bytes:
-    return msgspec.json.encode(description(routes))
+def _encoded(routes: tuple[tuple[str, str], ...], keyed: bool, open: tuple[str, ...]) -> bytes:
+    return msgspec.json.encode(description(routes, keyed, open))
 
 
 def listed(routes: Sequence[BaseRoute], prefix: str = "") -> list[tuple[str, str]]:
@@ -82,8 +111,11 @@ def listed(routes: Sequence[BaseRoute], prefix: str = "") -> list[tuple[str, str
     return found
 
 
-def description(routes: Sequence[tuple[str, str]]) -> Json:
-    """The whole document, of those ``routes`` that have a line in ``OPERATIONS``."""
+def description(routes: Sequence[tuple[str, str]], keyed: bool = True, open: Sequence[str] = OPEN) -> Json:
+    """The whole document, of those ``routes`` that have a line in ``OPERATIONS``.
+
+    ``keyed``: there are keys, so that all but the routes that are ``open`` need one.
+    """
     known = [
         (method, path, OPERATIONS[f"{method} {path}"]) for method, path in routes if f"{method} {path}" in OPERATIONS
     ]
@@ -91,7 +123,8 @@ def description(routes: Sequence[tuple[str, str]]) -> Json:
     paths: dict[str, Json] = {}
     for method, path, operation in known:
         plain = _PARAMETER.sub(r"{\1}", path)
-        paths.setdefault(plain, {})[method.lower()] = _operation(operation, _PARAMETER.findall(path))
+        made = _operation(operation, _PARAMETER.findall(path))
+        paths.setdefault(plain, {})[method.lower()] = made | _security(path, keyed, open)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -100,10 +133,10 @@ def description(routes: Sequence[tuple[str, str]]) -> Json:
             "description": "Language models behind OpenAI's and Anthropic's shapes, and their scheduler.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "security": [{"bearer": []}, {}],
+        "security": _KEY if keyed else [{}, *_KEY],
         "paths": paths,
         "components": {
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": _SCHEMES,
             "schemas": {"Error": ERROR, "AnthropicError": ANTHROPIC_ERROR, **schemas},
         },
     }

@@ -15,7 +15,7 @@ from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.body import body_done, read_body, request_id, service_of
 from stepwell.transports.http.decoding import decode_body
 from stepwell.transports.http.responses_stream import ResponseStream
-from stepwell.transports.http.sse import unless_gone
+from stepwell.transports.http.sse import only_head, unless_gone
 from stepwell.transports.responses.create import CREATE, order_of
 from stepwell.transports.responses.house import Found, Responses
 from stepwell.transports.responses.live import Live, Reader
@@ -93,7 +93,10 @@ async def retrieve(request: Request) -> Response:
         raise UserError(f"there is no event {after}, the last one is {log.end - 1}", field="starting_after")
     if after + 1 < log.end:
         log.at(after + 1)
-    return ResponseStream(service_of(request), found.read(after), {"X-Request-Id": request_id(request)})
+    headers = {"X-Request-Id": request_id(request)}
+    if request.method == "HEAD":
+        return only_head(headers)
+    return ResponseStream(service_of(request), found.read(after), headers)
 
 
 async def delete(request: Request) -> Response:

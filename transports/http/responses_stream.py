@@ -18,7 +18,7 @@ from stepwell.transports.http.sse import HEADERS, PING
 from stepwell.transports.responses.live import Reader
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S
-from stepwell.transports.straight import DIRECT, Writer, writer_of
+from stepwell.transports.straight import DIRECT, Writer, cut_off, writer_of
 from stepwell.transports.watch import Watch
 
 PIECE = 64 << 10
@@ -55,6 +55,7 @@ class ResponseStream(Response):
             service.metrics.count("disconnected")
         finally:
             self._reader.leave()
+        cut_off(scope)
 
     def _drop(self) -> None:
         self._service.metrics.count("slow_client")
@@ -62,7 +63,7 @@ class ResponseStream(Response):
 
     def _be_silent(self) -> None:
         self._silent = True
-        self._reader.wake()
+        self._reader.ring()
 
     async def _watch_client(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -89,11 +90,14 @@ class ResponseStream(Response):
         self._scope.cancel()
 
     def _say(self) -> bool:
-        """Straight to the transport, if it takes it at once."""
+        """Straight to the transport, if it takes it at once; that events are gone is for the task to say."""
         writer = self._writer
         if writer is None or self._silent or self._reader.ending or not writer.free:
             return False
-        parts = [b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in self._reader.events()]
+        try:
+            parts = [b"event: %b\ndata: %b\n\n" % (kind.encode(), data) for kind, data in self._reader.events()]
+        except StepwellError:
+            return False
         if parts:
             writer.write(parts)
             self._watch.wrote()

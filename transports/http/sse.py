@@ -26,7 +26,7 @@ from stepwell.transports.herald import Herald
 from stepwell.transports.http.leaving import Leaving
 from stepwell.transports.service import Service
 from stepwell.transports.stopping import GOODBYE_S, shutting_down
-from stepwell.transports.straight import DIRECT, Writer, writer_of
+from stepwell.transports.straight import DIRECT, Writer, cut_off, writer_of
 from stepwell.transports.watch import Watch
 
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -58,6 +58,13 @@ class Dialect(msgspec.Struct, frozen=True):
 
 
 OPENAI = Dialect(PING, DONE, error)
+
+
+def only_head(headers: Mapping[str, str]) -> Response:
+    """To HEAD: what a stream would begin with.  There is no stream behind it that somebody could wait for."""
+    answer = Response(headers={**HEADERS, **headers}, media_type="text/event-stream")
+    answer.raw_headers = [(name, value) for name, value in answer.raw_headers if name != b"content-length"]
+    return answer
 
 
 class DirectSend:
@@ -123,6 +130,7 @@ class EventStream(Response):
         finally:
             generation.close()
             del self._watch  # which knows this answer, as the generation does
+        cut_off(scope)
 
     def _drop(self) -> None:
         self._service.metrics.count("slow_client")
@@ -194,7 +202,7 @@ async def unless_gone(request: Request, service: Service, work: Callable[[], Any
     If the server stops first, it is cancelled too, and ``CapacityError`` raised.  The whole body must have been read.
     """
     gone = False
-    with anyio.CancelScope() as waiting:
+    with anyio.CancelScope() as waiting, service.stopping.ends(waiting, 0.0):
 
         def left() -> None:
             nonlocal gone
@@ -202,9 +210,8 @@ async def unless_gone(request: Request, service: Service, work: Callable[[], Any
             service.metrics.count("disconnected")
             waiting.cancel()
 
-        with service.stopping.given_up():
-            async with Leaving(request.scope, request.receive, left):
-                return await work()
+        async with Leaving(request.scope, request.receive, left):
+            return await work()
     if gone:
         raise ClientGone
     raise shutting_down()

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Raw
 
 from stepwell.core.errors import UserError
+from stepwell.core.parsing import AnswerReader
 from stepwell.transports.chat import Message
 from stepwell.transports.http.decoding import decode
-from stepwell.transports.parsing.forced import ForcedCall, ForcedCalls
+from stepwell.transports.parsing.forced import forced_call, forced_calls
 from stepwell.transports.parsing.parsers import MakeReading, Parsers
-from stepwell.transports.parsing.reading import Reads
 
 MOST_TOOLS = 128
 MOST_DEPTH = 48
@@ -66,11 +66,16 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """At most one call an answer."""
 
     @property
-    def forced(self) -> Callable[[], Reads] | None:
+    def forced(self) -> Callable[[], AnswerReader] | None:
         """What reads answers that are held to calls; None if they are not."""
         if self.choice == "auto":
             return None
-        return ForcedCalls if self.choice == "required" else lambda: ForcedCall(self.choice)
+        return forced_calls if self.choice == "required" else lambda: forced_call(self.choice)
+
+    @property
+    def strict(self) -> bool:
+        """Whether calls that the model makes of its own accord are held to a tool's schema, too."""
+        return self.choice == "auto" and any(each["function"].get("strict") for each in self.tools)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from stepwell.core.parsing import Said, ToolCall
+from stepwell.core.parsing import CallShape, ToolCall
 from stepwell.transports.parsing.calls import MOST_NAME, arguments
 from stepwell.transports.parsing.content import attempt, upto
 from stepwell.transports.parsing.plugin import NoOptions
@@ -65,6 +65,18 @@ def _ended(source: Source) -> Reads[None]:
         source.at = 0
 
 
+FENCED = CallShape(
+    mark=BEGIN,
+    opening=BEGIN,
+    before=f"{CALL}function{SEPARATOR}",
+    middle=f"\n{FENCE}json\n",
+    after=f"\n{FENCE}{CALL_END}",
+    between="\n",
+    closing=END,
+)
+BARE = CallShape(mark=BEGIN, opening=BEGIN, before=CALL, middle=SEPARATOR, after=CALL_END, closing=END)
+
+
 class DeepSeek:
     """See ``core.parsing.ToolParser``."""
 
@@ -76,25 +88,17 @@ class DeepSeek:
     tokens: ClassVar[Sequence[str]] = (BEGIN, END, CALL, SEPARATOR, CALL_END)
 
     def __init__(self, options: Options) -> None:
-        self._machine = Machine(marked)
+        """Nothing to keep."""
 
-    @property
-    def held(self) -> int:
-        return self._machine.held
+    def reader(self) -> Machine:
+        return Machine(marked)
 
-    def feed(self, text: str) -> list[Said]:
-        return self._machine.feed(text)
+    def shape(self, template: str) -> CallShape:
+        """V3 and R1 write blocks of JSON, and their templates show one; V3.1 does not."""
+        return FENCED if FENCE in template else BARE
 
-    def finish(self) -> list[Said]:
-        return self._machine.finish()
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        return FENCED.written(calls)
 
-    @staticmethod
-    def write(calls: Sequence[ToolCall]) -> str:
-        each = "\n".join(
-            f"{CALL}function{SEPARATOR}{call.name}\n{FENCE}json\n{call.arguments}\n{FENCE}{CALL_END}" for call in calls
-        )
-        return BEGIN + each + END
-
-    @staticmethod
-    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         return ""

@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
-from stepwell.core.parsing import Said
+from collections.abc import Callable
+
 from stepwell.transports.parsing.calls import arguments, calls
 from stepwell.transports.parsing.content import attempt, rest
 from stepwell.transports.parsing.source import Machine, NoCall, Reads, Source
 
 
-class ForcedCall:
+def forced_call(name: str) -> Machine:
     """The whole answer is the arguments of one tool."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._machine = Machine(self._grammar)
-
-    def feed(self, text: str) -> list[Said]:
-        return self._machine.feed(text)
-
-    def finish(self) -> list[Said]:
-        return self._machine.finish()
-
-    def _grammar(self, source: Source) -> Reads[None]:
-        called = yield from attempt(source, self._call)
-        yield from rest(source, skips=called)
-
-    def _call(self, source: Source) -> Reads[None]:
+    def call(source: Source) -> Reads[None]:
         yield from source.white()
         if not (yield from source.sees("{")):
             raise NoCall
-        yield from arguments(source, self._name)
+        yield from arguments(source, name)
+
+    return Machine(_all_of(call))
 
 
-class ForcedCalls:
+def forced_calls() -> Machine:
     """The whole answer is a list of calls."""
-
-    def __init__(self) -> None:
-        self._machine = Machine(_listed)
-
-    def feed(self, text: str) -> list[Said]:
-        return self._machine.feed(text)
-
-    def finish(self) -> list[Said]:
-        return self._machine.finish()
+    return Machine(_all_of(_calls))
 
 
-def _listed(source: Source) -> Reads[None]:
-    called = yield from attempt(source, _calls)
-    yield from rest(source, skips=called)
+def _all_of(read: Callable[[Source], Reads[None]]) -> Callable[[Source], Reads[None]]:
+    """What ``read`` reads, and nothing else but content."""
+
+    def grammar(source: Source) -> Reads[None]:
+        called = yield from attempt(source, read)
+        yield from rest(source, skips=called)
+
+    return grammar
 
 
 def _calls(source: Source) -> Reads[None]:

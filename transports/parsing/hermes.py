@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from stepwell.core.parsing import Said, ToolCall
+from stepwell.core.parsing import CallShape, ToolCall
 from stepwell.transports.parsing.calls import calls
 from stepwell.transports.parsing.content import attempt, upto
-from stepwell.transports.parsing.plugin import NoOptions, as_object, described
+from stepwell.transports.parsing.plugin import NoOptions, described
 from stepwell.transports.parsing.source import Machine, Reads, Source
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -42,6 +42,9 @@ def _inside(source: Source) -> Reads[None]:
         source.at = 0
 
 
+SHAPE = CallShape(mark=OPEN, before=f"{OPEN}\n", after=f"\n{CLOSE}", between="\n")
+
+
 class Hermes:
     """See ``core.parsing.ToolParser``."""
 
@@ -53,22 +56,16 @@ class Hermes:
     tokens: ClassVar[Sequence[str]] = (OPEN, CLOSE)
 
     def __init__(self, options: Options) -> None:
-        self._machine = Machine(tagged)
+        """Nothing to keep."""
 
-    @property
-    def held(self) -> int:
-        return self._machine.held
+    def reader(self) -> Machine:
+        return Machine(tagged)
 
-    def feed(self, text: str) -> list[Said]:
-        return self._machine.feed(text)
+    def shape(self, template: str) -> CallShape:
+        return SHAPE
 
-    def finish(self) -> list[Said]:
-        return self._machine.finish()
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        return SHAPE.written(calls)
 
-    @staticmethod
-    def write(calls: Sequence[ToolCall]) -> str:
-        return "\n".join(f"{OPEN}\n{as_object(call)}\n{CLOSE}" for call in calls)
-
-    @staticmethod
-    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         return _INSTRUCTIONS.format(tools=described(tools))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from stepwell.core.parsing import Said, ToolCall
+from stepwell.core.parsing import CallShape, ToolCall
 from stepwell.transports.parsing.calls import calls
 from stepwell.transports.parsing.content import attempt, upto
-from stepwell.transports.parsing.plugin import NoOptions, as_object
+from stepwell.transports.parsing.plugin import NoOptions
 from stepwell.transports.parsing.source import Machine, NoCall, Reads, Source
 
 TAG = "<|python_tag|>"
@@ -51,22 +51,17 @@ class Llama3:
     tokens: ClassVar[Sequence[str]] = (TAG,)
 
     def __init__(self, options: Options) -> None:
-        self._machine = Machine(tagged_or_bare)
+        """Nothing to keep."""
 
-    @property
-    def held(self) -> int:
-        return self._machine.held
+    def reader(self) -> Machine:
+        return Machine(tagged_or_bare)
 
-    def feed(self, text: str) -> list[Said]:
-        return self._machine.feed(text)
+    def shape(self, template: str) -> CallShape:
+        """Without the tag, as the templates ask for it."""
+        return CallShape(between="; ", arguments_key="parameters")
 
-    def finish(self) -> list[Said]:
-        return self._machine.finish()
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        return TAG + self.shape("").written(calls)
 
-    @staticmethod
-    def write(calls: Sequence[ToolCall]) -> str:
-        return TAG + "; ".join(as_object(call, "parameters") for call in calls)
-
-    @staticmethod
-    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         return ""

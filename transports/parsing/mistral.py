@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from stepwell.core.parsing import Said, ToolCall
+from stepwell.core.parsing import CallShape, ToolCall
 from stepwell.transports.parsing.calls import MOST_NAME, arguments, calls
 from stepwell.transports.parsing.content import attempt, upto
-from stepwell.transports.parsing.plugin import NoOptions, as_list
+from stepwell.transports.parsing.plugin import NoOptions
 from stepwell.transports.parsing.source import Machine, NoCall, Reads, Source
 
 TAG, ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -35,6 +35,10 @@ def _after(source: Source) -> Reads[None]:
     yield from arguments(source, name, id)
 
 
+LISTED = CallShape(mark=TAG, opening=f"{TAG}[", between=", ", closing="]")
+NAMED = CallShape(mark=TAG, before=TAG, middle=ARGS)
+
+
 class Mistral:
     """See ``core.parsing.ToolParser``."""
 
@@ -46,22 +50,16 @@ class Mistral:
     tokens: ClassVar[Sequence[str]] = (TAG, ID, ARGS)
 
     def __init__(self, options: Options) -> None:
-        self._machine = Machine(tagged)
+        """Nothing to keep."""
 
-    @property
-    def held(self) -> int:
-        return self._machine.held
+    def reader(self) -> Machine:
+        return Machine(tagged)
 
-    def feed(self, text: str) -> list[Said]:
-        return self._machine.feed(text)
+    def shape(self, template: str) -> CallShape:
+        return NAMED if ARGS in template else LISTED
 
-    def finish(self) -> list[Said]:
-        return self._machine.finish()
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        return LISTED.written(calls)
 
-    @staticmethod
-    def write(calls: Sequence[ToolCall]) -> str:
-        return TAG + as_list(calls)
-
-    @staticmethod
-    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         return ""

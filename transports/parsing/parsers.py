@@ -8,9 +8,10 @@ from typing import Any
 from stepwell.core import registry
 from stepwell.core.config import ModelConfig
 from stepwell.core.errors import UserError
-from stepwell.core.parsing import ReasoningParser
+from stepwell.core.parsing import AnswerReader, ReasoningParser, ReasoningReader, ToolParser
 from stepwell.core.protocols import Tokenizer
-from stepwell.transports.parsing.reading import Reading, Reads
+from stepwell.transports.parsing.reading import Reading
+from stepwell.transports.tool_grammar import Writing
 
 NONE, AUTO = "none", "auto"
 PROMPT_END = 16
@@ -26,19 +27,34 @@ class Parsers:
     def __init__(self, config: ModelConfig, template: str, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._template = template
-        self.tools: type[Any] | None = _kind("tool_parsers", config.tool_parser, template)
-        """The class that reads calls of tools, if there is one."""
-        self.reasoning: type[Any] | None = _kind("reasoning_parsers", config.reasoning_parser, template)
-        self._tools_options = _options(self.tools, config.tool_parser_options, "model.tool_parser_options")
-        self._think_options = _options(
-            self.reasoning, config.reasoning_parser_options, "model.reasoning_parser_options"
+        self.tools: ToolParser | None = _made(
+            "tool_parsers", config.tool_parser, template, config.tool_parser_options, "model.tool_parser_options"
         )
-        self._shown = dict(self._special())
+        """Who reads calls of tools, if anybody does."""
+        self.reasoning: ReasoningParser | None = _made(
+            "reasoning_parsers",
+            config.reasoning_parser,
+            template,
+            config.reasoning_parser_options,
+            "model.reasoning_parser_options",
+        )
+        self._special = dict(self._special_marks())
+        self._shown = {id: mark.encode() for mark, id in self._special.items()}
 
     @property
     def tells_of_tools(self) -> bool:
         """Whether the chat template does, so that nobody else needs to."""
         return "tools" in self._template
+
+    @property
+    def writing(self) -> Writing | None:
+        """How the model writes its calls, so that they can be held to something; None: nobody knows."""
+        tell = getattr(self.tools, "shape", None)
+        shape = tell(self._template) if tell is not None else None
+        if self.tools is None or shape is None:
+            return None
+        thoughts = tuple(self.reasoning.tokens[:2]) if self.reasoning is not None else ()
+        return Writing(shape=shape, marks=tuple(self.tools.tokens), thoughts=thoughts, special=self._special)
 
     def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         """What a system message must say of ``tools``; empty if the template says it, or nobody knows how."""
@@ -48,7 +64,7 @@ class Parsers:
         return tell(tools) if tell is not None else ""
 
     def chats(
-        self, *, tools: bool = False, one_call: bool = False, forced: Callable[[], Reads] | None = None
+        self, *, tools: bool = False, one_call: bool = False, forced: Callable[[], AnswerReader] | None = None
     ) -> MakeReading | None:
         """For answers of a chat; None if they need not be read.  ``forced``: a grammar holds them to calls, which this
         reads; ``tools``: there may be some."""
@@ -66,22 +82,21 @@ class Parsers:
         """The tokenizer, with the marks among its special tokens as text."""
         return Showing(tokenizer, self._shown) if self._shown else tokenizer
 
-    def _of_tools(self) -> Reads | None:
-        return self.tools(self._tools_options) if self.tools is not None else None
+    def _of_tools(self) -> AnswerReader | None:
+        return self.tools.reader() if self.tools is not None else None
 
-    def _of_reasoning(self, prompt: Sequence[int]) -> ReasoningParser | None:
+    def _of_reasoning(self, prompt: Sequence[int]) -> ReasoningReader | None:
         if self.reasoning is None:
             return None
         end = b"".join(map(self.shows(self._tokenizer).token_bytes, prompt[-PROMPT_END:])).decode("utf-8", "replace")
-        made: ReasoningParser = self.reasoning(self._think_options, inside=self.reasoning.begins(end))
-        return made
+        return self.reasoning.reader(inside=self.reasoning.begins(end))
 
-    def _special(self) -> Iterator[tuple[int, bytes]]:
+    def _special_marks(self) -> Iterator[tuple[str, int]]:
         names: Mapping[str, int] = getattr(self._tokenizer, "special_tokens", {})
-        for kind in (self.tools, self.reasoning):
-            for mark in kind.tokens if kind is not None else ():
+        for plugin in (self.tools, self.reasoning):
+            for mark in plugin.tokens if plugin is not None else ():
                 if mark in names:
-                    yield names[mark], mark.encode()
+                    yield mark, names[mark]
 
 
 class Showing:
@@ -109,6 +124,12 @@ class Showing:
         return b"".join(map(self.token_bytes, tokens))
 
 
+def _made(group: registry.Group, name: str, template: str, options: Mapping[str, object], field: str) -> Any:
+    """The plugin, or None."""
+    kind = _kind(group, name, template)
+    return kind(registry.make_options(kind, options, field=field)) if kind is not None else None
+
+
 def _kind(group: registry.Group, name: str, template: str) -> type[Any] | None:
     if name == NONE:
         return None
@@ -124,7 +145,3 @@ def _loadable(group: registry.Group) -> Iterator[type[Any]]:
             yield registry.load(group, name)
         except UserError:
             continue
-
-
-def _options(kind: type[Any] | None, given: Mapping[str, object], field: str) -> Any:
-    return registry.make_options(kind, given, field=field) if kind is not None else None

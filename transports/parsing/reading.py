@@ -5,21 +5,22 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Protocol
 
-from stepwell.core.parsing import CallArguments, CallBegan, CallEnded, Content, Reasoning, ReasoningParser, Said
+from stepwell.core.parsing import (
+    AnswerReader,
+    CallArguments,
+    CallBegan,
+    CallEnded,
+    Content,
+    Reasoning,
+    ReasoningReader,
+    Said,
+)
 from stepwell.core.text import TextPipeline
 
 ID_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
 ID_SIZE = 9
 """Nine letters and digits: some families' templates refuse any other id, and none refuses these."""
-
-
-class Reads(Protocol):
-    """Of ``ToolParser``, what reading asks of it."""
-
-    def feed(self, text: str) -> list[Said]: ...
-    def finish(self) -> list[Said]: ...
 
 
 class Call:
@@ -42,7 +43,9 @@ class Call:
 class Reading:
     """Fed with an answer's text.  ``one_call``: it is over with its first call."""
 
-    def __init__(self, reasoning: ReasoningParser | None, tools: Reads | None, *, one_call: bool = False) -> None:
+    def __init__(
+        self, reasoning: ReasoningReader | None, tools: AnswerReader | None, *, one_call: bool = False
+    ) -> None:
         self.calls: list[Call] = []
         self.over = False
         """Nothing that comes is the answer's any more."""

@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from stepwell.core.parsing import Said, ToolCall
+from stepwell.core.parsing import CallShape, ToolCall
 from stepwell.transports.parsing.hermes import CLOSE, OPEN, tagged
-from stepwell.transports.parsing.plugin import NoOptions, as_list
+from stepwell.transports.parsing.plugin import NoOptions
 from stepwell.transports.parsing.source import Machine
 
 _INSTRUCTIONS = """\
@@ -27,6 +27,9 @@ Answer with the calls alone, in this format:
 ]</tool_call>"""
 
 
+SHAPE = CallShape(mark=OPEN, opening=f"{OPEN}[", between=", ", closing=f"]{CLOSE}")
+
+
 class SmolLM2:
     """See ``core.parsing.ToolParser``."""
 
@@ -38,22 +41,16 @@ class SmolLM2:
     tokens: ClassVar[Sequence[str]] = (OPEN, CLOSE)
 
     def __init__(self, options: Options) -> None:
-        self._machine = Machine(tagged)
+        """Nothing to keep."""
 
-    @property
-    def held(self) -> int:
-        return self._machine.held
+    def reader(self) -> Machine:
+        return Machine(tagged)
 
-    def feed(self, text: str) -> list[Said]:
-        return self._machine.feed(text)
+    def shape(self, template: str) -> CallShape:
+        return SHAPE
 
-    def finish(self) -> list[Said]:
-        return self._machine.finish()
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        return SHAPE.written(calls)
 
-    @staticmethod
-    def write(calls: Sequence[ToolCall]) -> str:
-        return f"{OPEN}{as_list(calls)}{CLOSE}"
-
-    @staticmethod
-    def instructions(tools: Sequence[Mapping[str, Any]]) -> str:
+    def instructions(self, tools: Sequence[Mapping[str, Any]]) -> str:
         return _INSTRUCTIONS.format(tools=json.dumps(tools, ensure_ascii=False))

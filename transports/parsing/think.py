@@ -23,30 +23,14 @@ class Think:
     signs: ClassVar[Sequence[str]] = ("<think>", "</think>")
     tokens: ClassVar[Sequence[str]] = ("<think>", "</think>")
 
-    def __init__(self, options: Options, *, inside: bool = False) -> None:
-        self._thoughts = Thoughts(*self.tokens, inside=inside or options.always)
+    def __init__(self, options: Options) -> None:
+        self._always = options.always
 
-    @staticmethod
-    def begins(prompt: str) -> bool:
-        return prompt.rstrip().endswith("<think>")
+    def begins(self, prompt: str) -> bool:
+        return prompt.rstrip().endswith(self.tokens[0])
 
-    @property
-    def inside(self) -> bool:
-        return self._thoughts.inside
-
-    @property
-    def over(self) -> bool:
-        return self._thoughts.over
-
-    @property
-    def held(self) -> int:
-        return self._thoughts.held
-
-    def feed(self, text: str) -> list[Said]:
-        return self._thoughts.feed(text)
-
-    def finish(self) -> list[Said]:
-        return self._thoughts.finish()
+    def reader(self, *, inside: bool = False) -> Thoughts:
+        return Thoughts(*self.tokens, inside=inside or self._always)
 
 
 class MistralThink:
@@ -60,30 +44,14 @@ class MistralThink:
     signs: ClassVar[Sequence[str]] = ("[THINK]",)
     tokens: ClassVar[Sequence[str]] = ("[THINK]", "[/THINK]")
 
-    def __init__(self, options: Options, *, inside: bool = False) -> None:
-        self._thoughts = Thoughts(*self.tokens, inside=inside or options.always)
+    def __init__(self, options: Options) -> None:
+        self._always = options.always
 
-    @staticmethod
-    def begins(prompt: str) -> bool:
-        return prompt.rstrip().endswith("[THINK]")
+    def begins(self, prompt: str) -> bool:
+        return prompt.rstrip().endswith(self.tokens[0])
 
-    @property
-    def inside(self) -> bool:
-        return self._thoughts.inside
-
-    @property
-    def over(self) -> bool:
-        return self._thoughts.over
-
-    @property
-    def held(self) -> int:
-        return self._thoughts.held
-
-    def feed(self, text: str) -> list[Said]:
-        return self._thoughts.feed(text)
-
-    def finish(self) -> list[Said]:
-        return self._thoughts.finish()
+    def reader(self, *, inside: bool = False) -> Thoughts:
+        return Thoughts(*self.tokens, inside=inside or self._always)
 
 
 class Thoughts:

@@ -102,6 +102,17 @@ class Answer:
         item.logprobs += rows
         self.log.add(Entry(DELTAS[item.type], len(self.items) - 1, (text, list(rows)) if rows else text))
 
+    def goes_on(self, text: str) -> bool:
+        """More of the message that is being said; False if there is none."""
+        if not self.items:
+            return False
+        item = self.items[-1]
+        if item.type != "message" or item.status != "in_progress":
+            return False
+        item.pieces.append(text)
+        self.log.add_text(DELTAS["message"], len(self.items) - 1, text)
+        return True
+
     def close(self, complete: bool = True) -> None:
         """The last item is over, if there is one that is not."""
         if not self.items or self.items[-1].status != "in_progress":

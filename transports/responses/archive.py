@@ -24,6 +24,8 @@ from stepwell.transports.store.worker import Work
 log = structlog.get_logger("stepwell.responses")
 
 CUT = {"code": "server_error", "message": "the server ended before the response did"}
+MOST_UNWRITTEN = 64 << 20
+"""Bytes that wait to be written: with a disk that hangs, memory must not fill with what nobody can write."""
 _encode = msgspec.json.encode
 
 
@@ -53,6 +55,8 @@ class Archive:
         self._boot = uuid.uuid4().hex
         self._writing: dict[str, Kept] = {}
         """Handed in and not on the disk yet."""
+        self._unwritten = 0
+        """Bytes of those."""
 
     async def note(self, kept: Kept) -> None:
         """It is on its way, and is to be found as failed should the process end before it does."""
@@ -65,9 +69,15 @@ class Archive:
     def keep(self, kept: Kept) -> None:
         """It is over."""
         row = self._row(kept, None)
+        size = len(row.response) + len(row.input)
+        if self._unwritten + size > MOST_UNWRITTEN:
+            _complain(CapacityError("the store does not keep up with what is to be written", code="store_busy"))
+            return
         self._writing[kept.id] = kept
+        self._unwritten += size
 
         def written() -> None:
+            self._unwritten -= size
             if self._writing.get(kept.id) is kept:
                 del self._writing[kept.id]
 

@@ -5,7 +5,6 @@ Messages, function calls and their outputs, and what the model thought; other ki
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from stepwell.core.errors import UserError
 from stepwell.transports.chat import Message
 from stepwell.transports.http.decoding import SMALL, decode, items_of
 from stepwell.transports.http.requests import MAX_MESSAGES, Part
+from stepwell.transports.ids import fresh
 
 Json = dict[str, Any]
 PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
@@ -43,7 +43,7 @@ STORED: msgspec.json.Decoder[list[InputItem]] = msgspec.json.Decoder(list[InputI
 
 def new_id(prefix: str) -> str:
     """Of a response or an item."""
-    return f"{prefix}_{uuid.uuid4().hex}"
+    return fresh(f"{prefix}_")
 
 
 def items_of_input(raw: Raw) -> list[InputItem]:

@@ -68,7 +68,7 @@ class Live:
         self.hold_s = 0.0
         self._service = service
         self._keeper = keeper
-        self._bells: list[Bell | Herald] = []
+        self._readers: list[Reader] = []
         self._cancelled = False
         self._begun = False
         self._pauses = 0
@@ -125,7 +125,7 @@ class Live:
             raise
         self.generation = generation
         answer = self.answer
-        answer.requests = generation.requests
+        answer.requests = service.names.told([generation.choices[0].stream.request])
         admitted = generation.choices[0].admitted
         answer.status = "in_progress" if admitted else "queued"
         answer.tell("response.created")
@@ -167,8 +167,13 @@ class Live:
         self._wake()
 
     def _wake(self) -> None:
-        for bell in self._bells:
-            bell.ring()
+        for reader in self._readers:
+            reader.ring()
+
+    def _drop(self) -> None:
+        """More waits to be read than may: nobody who should have read it did."""
+        for reader in list(self._readers):
+            reader.drop()
 
     # ------------------------------------------------------------------------------------------- events
 
@@ -186,10 +191,12 @@ class Live:
         if self.order.scheduling:
             self._tell_pauses(choice)
         text, start, stop = choice.take()
-        rows = self._rows(choice, start, stop)
+        if self.generation is None:  # its text cannot be made, which ended it
+            return
+        rows = self._rows(choice, start, stop) if choice.logprobs else []
         if choice.reading is not None:
             tell(answer, choice.reading.take(), rows)
-        elif text or rows:
+        elif rows or (text and not answer.goes_on(text)):
             tell(answer, (Content(text),), rows)
         if choice.error is not None:
             self._failed(generation, choice.error)
@@ -206,7 +213,7 @@ class Live:
             answer.tell("response.resumed", preemptions=choice.preemptions)
 
     def _rows(self, choice: Choice, start: int, stop: int) -> list[Json]:
-        if not choice.logprobs or choice.silent:
+        if choice.silent:
             return []
         tokenizer = self._service.model.tokenizer
         made = []
@@ -252,11 +259,21 @@ class Live:
     def read(self, after: int = -1) -> Reader:
         """Events from the one behind ``after`` on; the reader says when it leaves."""
         self._hold_no_more()
-        return Reader(self, after + 1, self._bells)
+        reader = Reader(self, after + 1)
+        self._readers.append(reader)
+        return reader
 
-    def left(self) -> None:
+    def bound(self, most_letters: int) -> None:
+        """Drop all who read if more letters than that wait to be read."""
+        if self.generation is not None:
+            self.generation.most_untaken, self.generation.overflow = most_letters, self._drop
+
+    def left(self, reader: Reader) -> None:
         """A reader is gone: if it was the last, and nobody will come back, nothing more is wanted."""
-        if self.over or self._bells or self.order.background:
+        if reader not in self._readers:
+            return
+        self._readers.remove(reader)
+        if self.over or self._readers or self.order.background:
             return
         if self.order.hold and self.hold_s > 0:
             self._holding = asyncio.get_running_loop().call_later(self.hold_s, self.cancel)
@@ -279,12 +296,16 @@ class Live:
 class Reader:
     """Reads the events of a response, one after another, as far as they are there."""
 
-    def __init__(self, live: Live, number: int, bells: list[Bell | Herald]) -> None:
+    drop: Callable[[], None]
+    """It takes too little: whoever reads is to be dropped."""
+    ring: Callable[[], None]
+    """There may be more, or something else to be done."""
+
+    def __init__(self, live: Live, number: int) -> None:
         self._live = live
         self._number = number
-        self._bell: Bell | Herald = Bell()
-        self._bells = bells
-        bells.append(self._bell)
+        self.drop = _nobody
+        self._use(Bell())
 
     @property
     def over(self) -> bool:
@@ -294,10 +315,12 @@ class Reader:
     def events(self, lane: str | None = None) -> Iterator[tuple[str, bytes]]:
         """Type and JSON of what there is now.  Raises ``RequestError`` if the reader is too slow for what is kept."""
         live = self._live
-        if self._number == live.answer.log.end:
-            live.pull()
         answer = live.answer
-        while self._number < answer.log.end:
+        log = answer.log
+        if self._number == log.end:
+            live.pull()
+        end = log.end
+        while self._number < end:
             told = answer.encoded(self._number, lane)
             self._number += 1
             yield told
@@ -308,30 +331,31 @@ class Reader:
 
     def straight(self, outlet: Outlet, say: Callable[[], bool]) -> None:
         """From now on news go to ``say`` while nobody is needed for them (``Herald``); before the first ``news``."""
-        herald = Herald(outlet, say)
-        self._bells[self._bells.index(self._bell)] = self._bell = herald
+        self._use(Herald(outlet, say))
+
+    def _use(self, bell: Bell | Herald) -> None:
+        self._bell = bell
+        self.ring = bell.ring
 
     @property
     def ending(self) -> bool:
         """The last event is there, read or not."""
         return self._live.over
 
-    def wake(self) -> None:
-        """There is something else to be done."""
-        self._bell.ring()
-
     def dropped_by(self, drop: Callable[[], None], most_letters: int) -> None:
         """Call ``drop`` if more letters than that wait to be read."""
-        generation = self._live.generation
-        if generation is not None:
-            generation.most_untaken, generation.overflow = most_letters, drop
+        self.drop = drop
+        self._live.bound(most_letters)
 
     def leave(self) -> None:
         """Harmless the second time."""
-        if self._bell in self._bells:
-            self._bells.remove(self._bell)
-            self._bell = Bell()  # the other one knows who reads
-            self._live.left()
+        self._use(Bell())  # the other one knows who reads, as ``drop`` does
+        self.drop = _nobody
+        self._live.left(self)
+
+
+def _nobody() -> None:
+    """Nobody reads."""
 
 
 async def _shortest(make: Callable[[int], Awaitable[PromptIds]], most: int) -> PromptIds:

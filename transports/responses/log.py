@@ -45,6 +45,13 @@ class EventLog:
         if self.size > self._most:
             self._drop()
 
+    def add_text(self, kind: str, item: int, text: str) -> None:
+        """The same of a piece of text, which nearly all of them are."""
+        self._entries.append(Entry(kind, item, text))
+        self.size += COST + sys.getsizeof(text)
+        if self.size > self._most:
+            self._drop()
+
     def at(self, number: int) -> Entry:
         """Raises ``RequestError`` if it is gone."""
         if number < self.first:

@@ -61,7 +61,8 @@ class Database:
     async def write(self, work: Work[T]) -> T:
         """Run ``work`` in a transaction; it has been committed when this returns.
 
-        Raises what ``work`` raises, and ``CapacityError`` (``store_full``, ``store_failed``): then nothing was changed.
+        Raises what ``work`` raises, and ``CapacityError`` (``store_full``, ``store_failed``, ``store_busy``): then
+        nothing was changed.
         Works are run in the order of their calls, also if whoever called leaves before.
         """
         return await self._writer(work)

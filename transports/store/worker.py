@@ -21,6 +21,8 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 """SQL and nothing else: what it did may be undone, and it called again."""
 
+MOST_WAITING = 16_384
+"""Pieces of work that wait: with a disk that hangs, memory must not fill with what nobody can write."""
 MOST = 256
 """Pieces of work in one transaction."""
 
@@ -68,9 +70,14 @@ class Worker:
         return result
 
     def post(self, work: Work[T]) -> asyncio.Future[T]:
-        """Hand ``work`` in; whoever does not wait looks at the future's exception all the same."""
+        """Hand ``work`` in; whoever does not wait looks at the future's exception all the same.
+
+        Raises ``CapacityError`` while too much waits, or if nothing is taken any more.
+        """
         if self._closed:
             raise shutting_down()
+        if self._queue.qsize() >= MOST_WAITING:
+            raise CapacityError("the store does not keep up with what is to be written", code="store_busy")
         task = _Task(work, asyncio.get_running_loop())
         self._queue.put(task)
         return task.future

@@ -7,9 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stepwell.backends.kernels.ahead import Variant
 from stepwell.core.errors import UserError
 
-WIDEST = 16_384
+BLOCKS = (1024, 2048, 4096, 8192, 16_384)
+"""Numbers of a program: the least that holds a row."""
+WIDEST = BLOCKS[-1]
 """A row must fit the registers of one program."""
 
 
@@ -53,7 +56,7 @@ def add_norm(
     if hidden > WIDEST:
         raise UserError(f"a norm over {hidden} numbers; at most {WIDEST} fit a program")
     out = torch.empty((rows, hidden), dtype=dtype, device=states.device) if out is None else out
-    block = triton.next_power_of_2(hidden)
+    block = next(each for each in BLOCKS if hidden <= each)
     if rows:
         _add_norm[(rows,)](
             states,
@@ -70,3 +73,22 @@ def add_norm(
             num_warps=warps_of(block),
         )
     return out
+
+
+def variants() -> list[Variant]:
+    """Every width, with something to add and without, and in every dtype."""
+    found = [_variant("bf16", block, added) for block in BLOCKS for added in (True, False)]
+    return [*found, *(_variant(dtype, 4096, True) for dtype in ("fp16", "fp32"))]
+
+
+def _variant(dtype: str, block: int, added: bool) -> Variant:
+    strides = ("states_stride", "added_stride", "out_stride")
+    pointers = {"states": "*fp32", "added": f"*{dtype}" if added else "*fp32", "weight": "*fp32", "out": f"*{dtype}"}
+    return Variant(
+        kernel=_add_norm,
+        signature={**pointers, "hidden": "i32", "eps": "fp32", **dict.fromkeys(strides, "i32")},
+        constants={"ADDED": added, "BLOCK": block},
+        num_warps=warps_of(block),
+        label=f"{dtype}, {block} wide" + ("" if added else ", nothing added"),
+        divisible=("hidden", *strides),
+    )

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stepwell.backends.kernels.ahead import Variant
 from stepwell.core.errors import InvariantError
 
 BLOCK = 2048
@@ -133,3 +134,25 @@ def _check(source: _Side, target: _Side) -> None:
     for side in (source, target):
         if side.keys.stride() != side.values.stride():
             raise InvariantError(f"keys lie at strides {side.keys.stride()}, values at {side.values.stride()}")
+
+
+def variants() -> list[Variant]:
+    """Within a pool, out of it and into it, for numbers of every width."""
+    ways = {"copy": (True, True), "gather": (True, False), "scatter": (False, True)}
+    return [_variant(bits, name, *way) for bits in ("i16", "i32") for name, way in ways.items()]
+
+
+def _variant(bits: str, name: str, from_pool: bool, to_pool: bool) -> Variant:
+    data = dict.fromkeys(("source_keys", "source_values", "target_keys", "target_values"), f"*{bits}")
+    index = {"sources": "*i64"} if from_pool else {}
+    index |= {"targets": "*i64"} if to_pool else {}
+    strides = ("source_layer", "source_page", "target_layer", "target_page")
+    absent = {side: None for side in ("sources", "targets") if side not in index}
+    return Variant(
+        kernel=_move,
+        signature={**data, **index, "size": "i32", **dict.fromkeys(strides, "i64")},
+        constants={**absent, "FROM_POOL": from_pool, "TO_POOL": to_pool, "BLOCK": BLOCK},
+        num_warps=WARPS,
+        label=f"{name}, {bits}",
+        divisible=("size", *strides),
+    )

@@ -7,8 +7,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stepwell.backends.kernels.ahead import Variant
+from stepwell.core.errors import UserError
+
 HEADS = 8
 """Heads of a program: few, so that one row alone keeps several multiprocessors busy."""
+HALVES = (32, 64, 128)
+"""Pairs of a head: the least that holds them."""
 WARPS = 4
 
 
@@ -103,7 +108,41 @@ def rotate_and_write(
             *values.stride()[:3],
             *out.stride()[:2],
             HEADS=HEADS,
-            HALF=triton.next_power_of_2(dim // 2),
+            HALF=_half(dim),
             num_warps=WARPS,
         )
     return out
+
+
+def _half(dim: int) -> int:
+    """Raises ``UserError`` for heads that are larger than any."""
+    found = next((each for each in HALVES if dim <= 2 * each), 0)
+    if not found:
+        raise UserError(f"heads of {dim} dimensions; the kernels take up to {2 * HALVES[-1]}")
+    return found
+
+
+_WHY_STACK = "the sine of angles beyond 105,615 is reduced in memory; of those below nothing is"
+
+
+def variants() -> list[Variant]:
+    """Every size of heads, and every dtype."""
+    pairs = [*(("bf16", half) for half in HALVES), ("fp16", 64), ("fp32", 64)]
+    return [_variant(dtype, half) for dtype, half in pairs]
+
+
+def _variant(dtype: str, half: int) -> Variant:
+    data = dict.fromkeys(("qkv", "keys", "values", "out"), f"*{dtype}")
+    index = {"positions": "*i32", "frequencies": "*fp32", "slots": "*i64"}
+    counts = ("heads", "kv_heads", "half", "page_size")
+    strides = [f"{whose}_{axis}" for whose in ("key", "value") for axis in ("page", "slot", "head")]
+    strides += [f"{whose}_{axis}" for whose in ("qkv", "out") for axis in ("row", "head")]
+    return Variant(
+        kernel=_rotate_and_write,
+        signature={**data, **index, **dict.fromkeys((*counts, *strides), "i32")},
+        constants={"HEADS": HEADS, "HALF": half},
+        num_warps=WARPS,
+        label=f"{dtype}, {2 * half} dimensions",
+        divisible=("half", "page_size", *strides),
+        why_spills=_WHY_STACK,
+    )

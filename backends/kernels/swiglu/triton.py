@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from stepwell.backends.kernels.ahead import Variant
+
 BLOCK = 1024
 """Columns of a program: 8 numbers of each half a thread, two wide loads in bfloat16."""
 WARPS = 4
@@ -41,3 +43,20 @@ def swiglu(gate_up: Tensor, *, out: Tensor | None = None) -> Tensor:
             gate_up, out, inner, gate_up.stride(0), out.stride(0), BLOCK=BLOCK, num_warps=WARPS
         )
     return out
+
+
+def variants() -> list[Variant]:
+    """Every dtype."""
+    return [_variant(dtype) for dtype in ("bf16", "fp16", "fp32")]
+
+
+def _variant(dtype: str) -> Variant:
+    counts = ("inner", "gate_up_stride", "out_stride")
+    return Variant(
+        kernel=_swiglu,
+        signature={"gate_up": f"*{dtype}", "out": f"*{dtype}", **dict.fromkeys(counts, "i32")},
+        constants={"BLOCK": BLOCK},
+        num_warps=WARPS,
+        label=dtype,
+        divisible=counts,
+    )

@@ -58,7 +58,7 @@ def _mixed(x: int) -> int:
 
 
 def octaves(temperature: float) -> np.float32:
-    """By how many octaves a score one below the best weighs less."""
+    """By how many octaves a score one below the best weighs less; of at least ``sampling.GREEDY_BELOW``."""
     return np.float32(math.log2(math.e) / temperature)
 
 

@@ -103,9 +103,9 @@ def masked(scores: Scores, allowed: Bools | None, barred: Sequence[Sequence[int]
 
     Where nothing is allowed everything is.
     """
-    if allowed is None and not barred:
+    if (allowed is None and not barred) or (allowed is not None and not allowed.any()):
         return scores
-    kept = np.ones(len(scores), np.bool_) if allowed is None or not allowed.any() else allowed
+    kept = np.ones(len(scores), np.bool_) if allowed is None else allowed
     for each in barred:
         fewer = kept.copy()
         fewer[[token for token in each if token < len(scores)]] = False

@@ -1,8 +1,8 @@
 """How each row of a step is sampled, as numbers on the device.
 
-A row has ``WORDS`` words of 32 bits, a column each, which move with it when rows change places.  What takes more (counts
-of tokens for penalties, lists of tokens, masks) lies in a side place that the row's words name, so that a batch in which
-few rows want such things pays for few.
+A row has ``WORDS`` words of 32 bits, a column each, which move with it when rows change places.  What takes more
+(counts of tokens for penalties, lists of tokens, masks) lies in a side place that the row's words name, so that a batch
+in which few rows want such things pays for few.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from stepwell.backends import draws
 from stepwell.backends.constraint import Bits
@@ -64,10 +63,10 @@ def wants_side(sampling: SamplingParams, *, masked: bool = False) -> bool:
 class Sides:
     """``places`` side places, made once.
 
-    ``notes`` [places, 3] int32: how many edits, whether a mask, whether counts hold.  ``edits`` [places, EDITS, 3] int32:
-    token, kind, bits of a float32.  ``masks`` [places, ⌈vocabulary / 32⌉] int32: a bit for each token, 1 where it may
-    come.  ``counts`` [places, vocabulary] int32: twice the times that the token is in the answer, and 1 if it is in the
-    prompt; a draw counts its token there.
+    ``notes`` [places, 3] int32: how many edits, whether a mask, whether counts hold.  ``edits`` [places, EDITS, 3]
+    int32: token, kind, bits of a float32.  ``masks`` [places, ⌈vocabulary / 32⌉] int32: a bit for each token, 1 where
+    it may come.  ``counts`` [places, vocabulary] int32: twice the times that the token is in the answer, and 1 if it is
+    in the prompt; a draw counts its token there.
     """
 
     def __init__(self, places: int, vocabulary: int, device: torch.device) -> None:
@@ -112,7 +111,7 @@ class Sides:
         if len(listed) > EDITS:
             raise CapacityError(f"{len(listed)} biased or barred tokens; a device takes {EDITS}", code="sampling_edits")
         if listed:
-            made = np.array([each[:2] + (0,) for each in listed], np.int32)
+            made = np.array([(*each[:2], 0) for each in listed], np.int32)
             made[:, 2] = np.array([each[2] for each in listed], np.float32).view(np.int32)
             self.edits[place, : len(listed)] = torch.from_numpy(made)
         self.notes[place, 0] = len(listed)

@@ -44,8 +44,8 @@ def candidates(
     lowest = key_of(highest)
     for start in range(0, vocab, BLOCK):
         ids = start + tl.arange(0, BLOCK)
-        _, score, levels = judged(of, row, ids, ids < vocab, EDITS, SIDES)
-        _, octave = weights(score, highest, scale)
+        raw, score, levels = judged(of, row, ids, ids < vocab, EDITS, SIDES)
+        weight, octave = weights(score, highest, scale)
         kept = (levels == level) & (octave <= limit)
         place = tl.cumsum(kept.to(tl.int32), 0) - 1
         tl.store(found + count + place, ids, mask=kept)
@@ -59,9 +59,9 @@ def candidates(
 def candidate(of, row, level, highest, scale, found, at, count, EDITS: tl.constexpr, SIDES: tl.constexpr):
     """Of the candidates at these places: whether there is one, its number, key and weight."""
     inside = at < count
-    ids = tl.load(found + at, mask=inside, other=0)
-    _, score, _ = judged(of, row, ids, inside, EDITS, SIDES)
-    weight, _ = weights(score, highest, scale)
+    ids = tl.load(found + at, mask=inside, other=NONE)  # so that they ascend to the end
+    raw, score, levels = judged(of, row, ids, inside, EDITS, SIDES)
+    weight, octave = weights(score, highest, scale)
     return inside, ids, key_of(score), weight
 
 
@@ -74,15 +74,15 @@ def above(
     total = tl.full([], 0, tl.int64)
     for start in range(0, count, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        inside, _, keys, weight = candidate(of, row, level, highest, scale, found, at, count, EDITS, SIDES)
+        inside, ids, keys, weight = candidate(of, row, level, highest, scale, found, at, count, EDITS, SIDES)
         total += tl.sum(tl.where(inside & (keys > key), weight if WEIGHED else 1, 0).to(tl.int64), 0)
     return total
 
 
 @triton.jit
 def least_key(
-    of, row, level, highest, scale, found, count, lowest, need, WEIGHED: tl.constexpr, EDITS: tl.constexpr, SIDES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    of, row, level, highest, scale, found, count, lowest, need, WEIGHED: tl.constexpr, EDITS: tl.constexpr,
+    SIDES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The highest key such that the candidates of it and above are, or weigh, at least ``need``; those of ``lowest``,
     which some candidate has, and above do."""
@@ -93,7 +93,7 @@ def least_key(
         over, under = end, lowest
         for start in range(0, count, BLOCK):
             at = start + tl.arange(0, BLOCK)
-            inside, _, keys, weight = candidate(of, row, level, highest, scale, found, at, count, EDITS, SIDES)
+            inside, ids, keys, weight = candidate(of, row, level, highest, scale, found, at, count, EDITS, SIDES)
             high = inside & (keys >= middle)
             total += tl.sum(tl.where(high, weight if WEIGHED else 1, 0).to(tl.int64), 0)
             over = tl.minimum(over, tl.min(tl.where(high, keys, end), 0))
@@ -162,12 +162,12 @@ def drawn(
         ties = need - above(of, row, level, highest, scale, found, count, key, False, EDITS, SIDES, BLOCK)
     if share != -1:
         if k > 0:
-            each, _ = weights(score_of(key), highest, scale)
+            each, octave = weights(score_of(key), highest, scale)
             whole = above(of, row, level, highest, scale, found, count, key, True, EDITS, SIDES, BLOCK) + ties * each
         need = reach(share, whole)
         before = key
         key = least_key(of, row, level, highest, scale, found, count, key, need, True, EDITS, SIDES, BLOCK)
-        each, _ = weights(score_of(key), highest, scale)
+        each, octave = weights(score_of(key), highest, scale)
         each = tl.maximum(each, 1)
         missing = need - above(of, row, level, highest, scale, found, count, key, True, EDITS, SIDES, BLOCK)
         fewer = (missing + each - 1) // each

@@ -21,7 +21,7 @@ _PRESENCE = tl.constexpr(columns.PRESENCE)
 _FREQUENCY = tl.constexpr(columns.FREQUENCY)
 SEED = tl.constexpr(columns.SEED)
 _EARLY = tl.constexpr(columns.EARLY)
-_SIDE = tl.constexpr(columns.SIDE)
+SIDE = tl.constexpr(columns.SIDE)
 _BIAS = tl.constexpr(columns.BIAS)
 _BARRED = tl.constexpr(columns.BARRED)
 _C6 = tl.constexpr(POLYNOMIAL[0])
@@ -111,7 +111,7 @@ def judged(of, row, ids, inside, EDITS: tl.constexpr, SIDES: tl.constexpr):
     score = tl.where(raw != raw, float("-inf"), raw)
     level = tl.full(ids.shape, 3, tl.int32)
     if SIDES:
-        side = tl.load(words + _SIDE * stride + row).to(tl.int64)
+        side = tl.load(words + SIDE * stride + row).to(tl.int64)
         if side >= 0:
             if tl.load(notes + side * 3 + 2) != 0:
                 count = tl.load(counts + side * vocab + ids, mask=inside, other=0)
@@ -122,7 +122,7 @@ def judged(of, row, ids, inside, EDITS: tl.constexpr, SIDES: tl.constexpr):
                 often = said.to(tl.float32) * single(words, stride, row, _FREQUENCY)
                 score = tl.where(said != 0, score - (often + single(words, stride, row, _PRESENCE)), score)
             early = tl.load(lengths + row) < tl.load(words + _EARLY * stride + row)
-            for index in range(0, tl.load(notes + side * 3)):
+            for index in range(tl.load(notes + side * 3)):
                 edit = edits + (side * EDITS + index) * 3
                 kind = tl.load(edit + 1)
                 hit = ids == tl.load(edit)

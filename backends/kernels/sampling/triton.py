@@ -3,8 +3,8 @@
 Three kernels.  ``_highest`` (a program for each row and chunk of the vocabulary) finds the best score.  ``_tally``, cut
 up alike, adds up weights; of rows with top-k or top-p by octave below the best, so that it is known which octaves can
 matter.  ``_draw`` (a program for each row) gathers the tokens of those octaves, mostly a few hundred, halves its way to
-the least score that is kept, and draws.  Rows that are greedy leave ``_tally`` and ``_draw`` at once.  Sums are of whole
-numbers (``backends/draws.py``), so nothing depends on how rows and chunks were cut.
+the least score that is kept, and draws.  Rows that are greedy leave ``_tally`` and ``_draw`` at once.  Sums are of
+whole numbers (``backends/draws.py``), so nothing depends on how rows and chunks were cut.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from stepwell.backends.kernels.ahead import Variant
+from stepwell.backends.kernels.interpreted import mend
 from stepwell.backends.kernels.sampling.columns import EDITS, Sides
 from stepwell.backends.kernels.sampling.nucleus import drawn
 from stepwell.backends.kernels.sampling.scoring import (
@@ -24,6 +25,7 @@ from stepwell.backends.kernels.sampling.scoring import (
     SCALE,
     SEED,
     SHARE,
+    SIDE,
     TOP_K,
     WORST,
     double,
@@ -35,6 +37,9 @@ from stepwell.backends.kernels.sampling.scoring import (
     weights,
 )
 
+if triton.knobs.runtime.interpret:
+    mend()
+
 BINS = 16
 """Octaves below the best that are told apart; the last one is all that lies lower."""
 
@@ -44,20 +49,16 @@ class Cut(msgspec.Struct, frozen=True):
 
     chunk: int
     block: int
+    tally_block: int
+    """Of the program that adds up: a thread keeps ``BINS`` sums for each of its tokens."""
     row_block: int
     """Of the program that draws."""
     warps: int = 4
     row_warps: int = 8
 
 
-FEW, MANY = Cut(4096, 1024, 2048), Cut(16384, 1024, 2048)
-"""For few rows, so that one row keeps a device busy; and for many, which do so by themselves."""
-_FEW_ROWS = 32
-
-
-def cut_of(rows: int) -> Cut:
-    """By the number of rows alone; what is drawn does not depend on it."""
-    return FEW if rows <= _FEW_ROWS else MANY
+CUT = Cut(4096, 1024, 256, 1024)
+"""So that one row keeps much of a device busy; what is drawn does not depend on it."""
 
 
 @triton.jit
@@ -119,25 +120,24 @@ def _tally(
     row, split = tl.program_id(0), tl.program_id(1)
     scale = single(words, stride, row, SCALE)
     if scale >= 0:
-        _, kept_level, highest, _ = _best_of(best, row, splits, SPLITS)
+        best_token, kept_level, highest, state = _best_of(best, row, splits, SPLITS)
         k, share = _limits(words, stride, row, vocab)
         least = double(words, stride, row, LEAST)
         bins = tl.arange(0, BINS)
-        sums = tl.zeros([BINS], tl.int64)
+        sums = tl.zeros([BLOCK, BINS], tl.int64)
         for start in range(0, CHUNK, BLOCK):
             ids = split * CHUNK + start + tl.arange(0, BLOCK)
-            _, score, level = judged(of, row, ids, ids < vocab, EDITS, SIDES)
+            raw, score, level = judged(of, row, ids, ids < vocab, EDITS, SIDES)
             weight, octave = weights(score, highest, scale)
-            weight = tl.where(level == kept_level, weight, 0)
             if (k > 0) | (share != -1):
-                if k > 0:
-                    weight = (level == kept_level).to(tl.int64)
                 octave = tl.minimum(octave, BINS - 1)
-                for each in tl.static_range(BINS):
-                    sums += tl.where(bins == each, tl.sum(tl.where(octave == each, weight, 0), 0), 0)
+                weight = tl.where(k > 0, 1, weight)
             else:
-                sums += tl.where(bins == 0, tl.sum(tl.where(weight >= least, weight, 0), 0), 0)
-        tl.store(tally + (row.to(tl.int64) * splits + split) * BINS + bins, sums)
+                octave = octave * 0
+                weight = tl.where(weight >= least, weight, 0)
+            here = (octave[:, None] == bins[None, :]) & (level == kept_level)[:, None]
+            sums += tl.where(here, weight[:, None], 0)
+        tl.store(tally + (row.to(tl.int64) * splits + split) * BINS + bins, tl.sum(sums, 0))
 
 
 @triton.jit
@@ -157,8 +157,8 @@ def _walked(
     token = tl.full([], NONE, tl.int32)
     while (token == NONE) & (start < vocab):
         ids = start + tl.arange(0, BLOCK)
-        _, score, level = judged(of, row, ids, ids < vocab, EDITS, SIDES)
-        weight, _ = weights(score, highest, scale)
+        raw, score, level = judged(of, row, ids, ids < vocab, EDITS, SIDES)
+        weight, octave = weights(score, highest, scale)
         weight = tl.where((level == kept_level) & (weight >= least), weight, 0)
         token = tl.min(tl.where(tl.cumsum(weight, 0) > draw, ids, NONE), 0)
         draw -= tl.sum(weight, 0)
@@ -168,8 +168,8 @@ def _walked(
 
 @triton.jit
 def _draw(
-    logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts, best, tally, splits, found, out, finite,
-    EDITS: tl.constexpr, SIDES: tl.constexpr, SPLITS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr,
+    logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts, best, tally, splits, found, out,
+    finite, EDITS: tl.constexpr, SIDES: tl.constexpr, SPLITS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The token of a row, 0 if its scores are not finite; counted in its side place, if it keeps counts."""
@@ -192,11 +192,10 @@ def _draw(
     tl.store(out + row, token.to(tl.int64))
     tl.store(finite + row, state == 1)
     if SIDES:
-        side = tl.load(words + 12 * stride + row).to(tl.int64)
-        if (side >= 0) & (state == 1):
-            if tl.load(notes + side * 3 + 2) != 0:
-                at = counts + side * vocab + token
-                tl.store(at, tl.load(at) + 2)
+        side = tl.load(words + SIDE * stride + row).to(tl.int64)
+        counted = tl.load(notes + side * 3 + 2, mask=side >= 0, other=0) != 0
+        at = counts + side * vocab + token
+        tl.store(at, tl.load(at, mask=counted, other=0) + 2, mask=counted & (state == 1))
 
 
 def sample(
@@ -207,11 +206,10 @@ def sample(
     sides: Sides | None = None,
     out: Tensor | None = None,
     finite: Tensor | None = None,
-    cut: Cut | None = None,
+    cut: Cut = CUT,
 ) -> tuple[Tensor, Tensor]:
-    """As ``reference.sample``; ``cut`` in place of the one that the number of rows chooses."""
+    """As ``reference.sample``."""
     rows, vocabulary = logits.shape
-    cut = cut or cut_of(rows)
     splits = triton.cdiv(vocabulary, cut.chunk)
     new = logits.new_empty
     out = new(rows, dtype=torch.int64) if out is None else out
@@ -227,44 +225,48 @@ def sample(
     wide = same | {"SPLITS": triton.next_power_of_2(splits), "BINS": BINS}
     grid = (rows, splits)
     _highest[grid](*of, best, splits, BLOCK=cut.block, num_warps=cut.warps, **same)
-    _tally[grid](*of, best, tally, splits, BLOCK=cut.block, num_warps=cut.warps, **wide)
+    _tally[grid](*of, best, tally, splits, BLOCK=cut.tally_block, num_warps=cut.warps, **wide)
     more = {"BLOCK": cut.row_block, "num_warps": cut.row_warps}
     _draw[(rows,)](*of, best, tally, splits, found, out, finite, **more, **wide)
     return out, finite
 
 
 _OF = {
-    **{"row_stride": "i64", "vocab": "i32", "words": "*i32", "stride": "i64", "lengths": "*i32"},
-    **{"notes": "*i32", "edits": "*i32", "masks": "*i32", "counts": "*i32", "best": "*i64", "splits": "i32"},
+    "row_stride": "i32",
+    "vocab": "i32",
+    "words": "*i32",
+    "stride": "i32",
+    "lengths": "*i32",
+    "notes": "*i32",
+    "edits": "*i32",
+    "masks": "*i32",
+    "counts": "*i32",
+    "best": "*i64",
+    "splits": "i32",
 }
+_TALLY = {"tally": "*i64"}
+_DRAW = {"found": "*i32", "out": "*i64", "finite": "*i1"}
 
 
 def variants() -> list[Variant]:
-    """For scores in float32 and bfloat16, few rows and many, with and without side places, of up to 2**18 tokens."""
+    """For scores in float32 and bfloat16, with and without side places, of up to 2**18 tokens."""
     made = []
-    for dtype in ("fp32", "bf16"):
-        for cut, rows in ((FEW, "few rows"), (MANY, "many rows")):
-            for sides in (False, True):
-                signature = {"logits": f"*{dtype}", **_OF}
-                label = f"{dtype}, {rows}{', sides' if sides else ''}"
-                same = {"EDITS": EDITS, "SIDES": sides, "CHUNK": cut.chunk}
-                wide = same | {"SPLITS": max((1 << 18) // cut.chunk, 1), "BINS": BINS}
-                for kernel, types, constants, block, warps in (
-                    (_highest, {}, same, cut.block, cut.warps),
-                    (_tally, {"tally": "*i64"}, wide, cut.block, cut.warps),
-                    (
-                        *(_draw, {"tally": "*i64", "found": "*i32", "out": "*i64", "finite": "*i1"}, wide),
-                        *(cut.row_block, cut.row_warps),
-                    ),
-                ):
-                    made.append(
-                        Variant(
-                            kernel=kernel,
-                            signature=signature | types,
-                            constants=constants | {"BLOCK": block},
-                            num_warps=warps,
-                            label=label,
-                            fused=False,
-                        )
-                    )
+    for dtype, sides in (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True)):
+        narrow = {"EDITS": EDITS, "SIDES": sides, "CHUNK": CUT.chunk, "BLOCK": CUT.block}
+        wide = narrow | {"SPLITS": (1 << 18) // CUT.chunk, "BINS": BINS}
+        for kernel, types, constants, warps in (
+            (_highest, {}, narrow, CUT.warps),
+            (_tally, _TALLY, wide | {"BLOCK": CUT.tally_block}, CUT.warps),
+            (_draw, _TALLY | _DRAW, wide | {"BLOCK": CUT.row_block}, CUT.row_warps),
+        ):
+            made.append(
+                Variant(
+                    kernel=kernel,
+                    signature={"logits": f"*{dtype}", **_OF, **types},
+                    constants=constants,
+                    num_warps=warps,
+                    label=f"{dtype}, sides" if sides else dtype,
+                    fused=False,
+                )
+            )
     return made

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from stepwell.cli.fair_loop import fair_loop
 from stepwell.cli.garbage import settle_garbage
 from stepwell.cli.listening import bound
 from stepwell.cli.logs import configure, log, quiet_refusals
@@ -64,10 +65,13 @@ SMALLER = {
 """Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
 
 
-ACCEPTED = 16
+ACCEPTED = 8
 """Connections taken in one turn of the event loop, at most: a crowd that comes at once holds up nobody who is there."""
 BACKLOG = 4096
 """Those that may wait for that in the kernel."""
+PING_S = 45.0
+"""Between two pings of a WebSocket: whoever in between closes what is silent does so after a minute or later, and with
+thousands of sockets pings are a good part of the work."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +128,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             server = uvicorn.Server(_uvicorn_config(create_app(service, guards), config))
             own = _uvicorn_config(create_admin_app(service, guards), config)
-            anyio.run(_serve, service, server, listener, args.journal, own, beside)
+            options = {"loop_factory": fair_loop}
+            anyio.run(_serve, service, server, listener, args.journal, own, beside, backend_options=options)
         finally:
             service.close()
             if journal is not None:
@@ -245,6 +250,7 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
         ws="websockets-sansio",
         ws_max_size=int(config.server.body_mib * (1 << 20)),
         ws_per_message_deflate=False,
+        ws_ping_interval=PING_S,
         timeout_graceful_shutdown=1,  # everybody has been told by then
         backlog=ACCEPTED,
         server_header=False,

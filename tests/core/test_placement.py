@@ -83,8 +83,10 @@ def gone(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_clients_hear_the_same(placement: str) -> None:
+@pytest.mark.parametrize(
+    ("placement", "depth"), [*((placement, 1) for placement in PLACEMENTS), ("thread", 2), ("process", 2)]
+)
+def test_clients_hear_the_same(placement: str, depth: int) -> None:
     streams: list[Stream] = []
 
     async def visit(engine: Engine, place: Place) -> None:
@@ -93,7 +95,7 @@ def test_clients_hear_the_same(placement: str) -> None:
         for stream in streams:
             await stream.wait()
 
-    engine, events = serve(config_of(placement), visit)
+    engine, events = serve(config_of(placement, depth=depth), visit)
     assert not engine.failed
     assert not failures(events)
     for stream, prompt in zip(streams, prompts(12), strict=True):
@@ -101,8 +103,8 @@ def test_clients_hear_the_same(placement: str) -> None:
     assert engine.scheduler.state.allocator.usage().used == 0
 
 
-@pytest.mark.parametrize("moments", [(1,), (4,), (2, 5, 9)])
-def test_ro_3_killed_the_process_comes_again_and_answers_go_on(moments: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("moments", "depth"), [((1,), 1), ((4,), 2), ((2, 5, 9), 1)])
+def test_ro_3_killed_the_process_comes_again_and_answers_go_on(moments: tuple[int, ...], depth: int) -> None:
     """Nothing is said twice, nothing is left out, and no request is the worse for it."""
     streams: list[Stream] = []
     pids: list[int] = []
@@ -122,7 +124,7 @@ def test_ro_3_killed_the_process_comes_again_and_answers_go_on(moments: tuple[in
         assert not place.trouble
         pids.append(place.pid)
 
-    engine, events = serve(config_of("process"), visit)
+    engine, events = serve(config_of("process", depth=depth), visit)
     assert not engine.failed
     assert [stream.tokens for stream in streams] == prompts(12)
     assert {stream.finished.reason for stream in streams if stream.finished} == {"stop"}

@@ -20,6 +20,7 @@ from stepwell.core.engine import Engine
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.events import Event, StepFailed
 from stepwell.core.execution import StepResult
+from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Instruction, Launch
 from stepwell.core.placement import Inline, Place, Threaded
 from stepwell.core.placement_open import make_place
@@ -146,6 +147,28 @@ def test_one_that_dies_while_nobody_asks_is_replaced_at_once() -> None:
 
     engine, _ = serve(config_of("process"), visit)
     assert not engine.failed
+
+
+def test_one_that_dies_with_half_a_frame_holds_nobody_up() -> None:
+    """It was more than the socket takes, and it never read it."""
+
+    async def visit(engine: Engine, place: Place) -> None:
+        assert isinstance(place, Process)
+
+        async def prepare() -> None:
+            with pytest.raises(UserError, match="has ended"):
+                await place.prepare(Grammar("json", "x" * 5_000_000))
+
+        os.kill(place.pid, signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(prepare)
+            stream = engine.submit([4, 5], 9)
+            await anyio.sleep(0.05)
+            os.kill(place.pid, signal.SIGKILL)
+        await stream.wait()
+        assert stream.tokens == [4, 5]
+
+    assert not serve(config_of("process"), visit)[0].failed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -283,7 +306,7 @@ def test_a_process_that_does_not_come_up_again_stops_the_engine(monkeypatch: pyt
 
     async def visit(engine: Engine, place: Place) -> None:
         assert isinstance(place, Process)
-        place._config = msgspec.structs.replace(place._config, model=ModelConfig(path="/nowhere.gguf"))
+        place._config = msgspec.structs.replace(place._config, cost=CostConfig(model="nobody"))
         os.kill(place.pid, signal.SIGKILL)
         with pytest.raises(InvariantError, match="without a finished step"):
             await engine.submit([1, 2, 3], 9).wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepwell.core import kinds
 from stepwell.core.errors import InvariantError
 from stepwell.core.events import Submitted
 from stepwell.core.instructions import Rejected
@@ -17,9 +18,12 @@ def take_in(state: State, event: Submitted, last: RequestId, longest: int) -> Re
     ``max_tokens`` is cut to what it leaves, and a prompt that leaves nothing is refused.  Raises ``InvariantError`` if
     the shell reports what cannot be.
     """
-    # Each field is read once: compiled code looks it up by name.
-    id: BoxedId = event.request
-    prompt, max_tokens, keys, parent = event.prompt_tokens, event.max_tokens, event.keys, event.parent
+    id: BoxedId
+    prompt: int
+    name: str
+    keys: list[int]
+    parent: RequestId
+    id, prompt, max_tokens, name, tenant, expires_ns, keys, priority, program, parent = kinds.fields(event)
     least = len(keys) * state.allocator.key_tokens if keys else 1
     if (
         id <= last
@@ -29,7 +33,6 @@ def take_in(state: State, event: Submitted, last: RequestId, longest: int) -> Re
         or (parent and not _alike(state, parent, id, prompt))
     ):
         raise InvariantError(f"bad arrival after request {last}: {event}")
-    name = event.klass
     backlog = state.backlog
     klass = backlog.klass(name)
     if klass is None:
@@ -48,13 +51,13 @@ def take_in(state: State, event: Submitted, last: RequestId, longest: int) -> Re
         min(max_tokens, longest - prompt),
         name,
         klass.rank,
-        event.tenant,
+        tenant,
         state.now_ns,
-        event.expires_ns,
+        expires_ns,
         keys,
         state.progress,
     )
-    request.priority, request.program, request.parent = event.priority, event.program, parent
+    request.priority, request.program, request.parent = priority, program, parent
     backlog.endow(request)
     state.requests[id] = request
     backlog.add(request)

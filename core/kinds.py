@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from stepwell.core.events import RunDone, StepDone, StepFailed, Submitted
 from stepwell.core.execution import BatchShape
 from stepwell.core.instructions import Admitted, Finished, Launch, Preempted, Rejected, Run
 from stepwell.core.plan import StepPlan
+
+fields: Final = msgspec.structs.astuple
+"""All fields of a struct at once, in their order: compiled code looks up each attribute of a struct by name."""
 
 STEP_DONE: Final = StepDone
 RUN_DONE: Final = RunDone

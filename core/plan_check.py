@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepwell.core import kinds
 from stepwell.core.plan import BrokenRuleError as BrokenRuleError
 from stepwell.core.plan import Obstacle, Part, StepPlan
 from stepwell.core.request import Request
@@ -19,20 +20,16 @@ def check_plan(plan: StepPlan, state: State) -> bool:
     """Raise ``BrokenRuleError`` unless ``plan`` keeps every rule.  True if it is nothing but the decode group."""
     if type(plan) is not StepPlan:
         raise BrokenRuleError("plan types", f"a StepPlan of integers is asked for, not {plan!r}")
-    # Each field is read once: compiled code looks it up by name.
-    wake: object = plan.wake_ns
-    repeat: object = plan.repeat
-    blocked, admit, slices = plan.blocked, plan.admit, plan.slices
+    decode, repeat, wake, admit, reserve, slices, preempt, resume, hold, reject, blocked = kinds.fields(plan)
     if type(wake) is not int or type(repeat) is not int:
         raise BrokenRuleError("plan types", f"a StepPlan of integers is asked for, not {plan!r}")
     if blocked is not None:
         _check_blocked(blocked, state)
     if wake and wake <= state.now_ns:
         raise BrokenRuleError("wake in the future", f"asked for {wake} ns at {state.now_ns} ns")
-    leaves = bool(plan.preempt or plan.hold or plan.reject)
-    resume = plan.resume
+    leaves = bool(preempt or hold or reject)
     if not (admit or slices or leaves or resume):
-        _check_quiet(plan.decode, wake, repeat, state)
+        _check_quiet(decode, wake, repeat, state)
         return True
     if repeat:
         raise BrokenRuleError("only decoding repeats", f"repeat is {repeat}, but the plan changes something")
@@ -40,7 +37,7 @@ def check_plan(plan: StepPlan, state: State) -> bool:
     tokens = 0
     if leaves:
         _check_leaving(plan, state, seen)
-    if plan.decode:
+    if decode:
         members = state.group.members
         tokens = len(members)
         if leaves:
@@ -48,8 +45,8 @@ def check_plan(plan: StepPlan, state: State) -> bool:
     for id in resume:
         _find(state.swapped, id, seen, "resume")
     if admit:
-        if plan.reserve not in ("present", "slice"):
-            raise BrokenRuleError("plan types", f"reserve must be present or slice, not {plan.reserve!r}")
+        if reserve not in ("present", "slice"):
+            raise BrokenRuleError("plan types", f"reserve must be present or slice, not {reserve!r}")
         tokens += _parts(admit, state.waiting, seen, "admit")
     if slices:
         tokens += _parts(slices, state.loose, seen, "slice")
@@ -59,7 +56,7 @@ def check_plan(plan: StepPlan, state: State) -> bool:
     if admit or resume:
         seats = view.running + len(admit) + len(resume)
         if leaves:
-            seats -= len(plan.preempt)
+            seats -= len(preempt)
         if seats > view.running_limit:
             raise BrokenRuleError("running limit", f"{seats} would run, the limit is {view.running_limit}")
     return False

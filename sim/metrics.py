@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from stepwell.core import kinds
 from stepwell.core.events import Event, RunDone, Submitted
-from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Run
+from stepwell.core.instructions import Admitted, Finished, Instruction, Launch, Preempted, Rejected, Run, TableRow
 from stepwell.core.types import BoxedId, RequestId
 from stepwell.sim.record_table import NEVER, Life, RecordTable
 from stepwell.sim.record_table import TokenGaps as TokenGaps
@@ -121,16 +121,19 @@ class RunMetrics:
         self.steps += 1
         self._launch_ns = now_ns
         sampled: Sequence[BoxedId] = _NOBODY
-        slices: list[tuple[BoxedId, int, int, bool]] = launch.slices
+        growth: list[int]
+        slices: list[tuple[BoxedId, int, int, bool]]
+        tables: list[TableRow]
+        _, decode, growth, joined, left, slices, tables, _, _, _ = kinds.fields(launch)
         if slices:
             sampled = [id for id, _, _, samples in slices if samples]
             for id, start, tokens, _ in slices:
                 self.computed_tokens += tokens
                 if self._marks and id in self._marks:
                     self._recomputed(id, start, tokens)
-        self._inflight.append(_Flight(launch.decode, launch.joined, launch.left, sampled))
-        pages = len(launch.growth) >> 1
-        for _, table in launch.tables:
+        self._inflight.append(_Flight(decode, joined, left, sampled))
+        pages = len(growth) >> 1
+        for _, table in tables:
             pages += len(table)
         if pages:
             self._use(now_ns, pages)
@@ -210,17 +213,17 @@ class RunMetrics:
     # ------------------------------------------------------------------------------------------- requests
 
     def _submitted(self, now_ns: int, event: Submitted) -> None:
-        klass = event.klass
+        id, prompt_tokens, _, klass, tenant, _, keys, priority, program, _ = kinds.fields(event)
         gaps = self.gaps.get(klass)
         if gaps is None:
             gaps = self.gaps[klass] = TokenGaps()
             self._classes.append(gaps)
         self._table.begin(
             Life(
-                event.request, now_ns, event.prompt_tokens, klass, event.tenant, event.priority, event.program, gaps
+                id, now_ns, prompt_tokens, klass, tenant, priority, program, gaps
             )
         )  # fmt: skip
-        if event.keys:
+        if keys:
             self.keyed = True
 
     def _admitted(self, now_ns: int, admitted: Admitted) -> None:

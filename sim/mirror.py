@@ -53,24 +53,25 @@ class BatchMirror:
 
     def apply(self, launch: Launch) -> list[RequestId]:
         """Execute ``launch`` in thought.  Returns the requests that produced their end token, in order of id."""
-        gone: list[BoxedId] = launch.left
+        come: list[BoxedId]
+        gone: list[BoxedId]
+        slices: list[BoxedSlice]
+        _, decode, _, come, gone, slices, _, swap_out, swap_in, copies = kinds.fields(launch)
         for id in gone:
             self._leave(id)
-        come: list[BoxedId] = launch.joined
         for id in come:
             self._join(id)
         decoding = read = 0
         ended: list[RequestId] = []
-        if launch.decode:
+        if decode:
             decoding, read = len(self._members), self._kv_tokens
             ended = self.repeat(1)
-        slices: list[BoxedSlice] = launch.slices
         shape = self._compute(slices, decoding, read, ended) if slices else kinds.SHAPE(0, decoding, read)
         self.shape = shape
-        if launch.swap_out or launch.swap_in:
-            shape.swap_pages = sum([len(pages) for _, pages, _ in (*launch.swap_out, *launch.swap_in)])
-        if launch.copies:
-            shape.copied_pages = len(launch.copies)
+        if swap_out or swap_in:
+            shape.swap_pages = sum([len(pages) for _, pages, _ in (*swap_out, *swap_in)])
+        if copies:
+            shape.copied_pages = len(copies)
         return ended
 
     def _compute(self, slices: list[BoxedSlice], decoding: int, read: int, ended: list[RequestId]) -> BatchShape:

@@ -84,21 +84,12 @@ class Linear:
         Stops after the first that ends at or past ``until_ns``.  With a whole number of nanoseconds per KV token every
         step is a constant longer than the one before it, so the loop only adds.
         """
+        step_ns = self.step_ns(shape)
         if not self._whole:
             read_ps = shape.kv_tokens * self._kv_token_ps
-            fixed_ns = self.step_ns(shape) - read_ps // PS_PER_NS
+            fixed_ns = step_ns - read_ps // PS_PER_NS
             return rounding_run(fixed_ns, read_ps, shape.decode_requests * self._kv_token_ps, start_ns, steps, until_ns)
-        decoding = shape.decode_requests
-        step_ns = (
-            self._base_ns
-            + decoding * self._decode_request_ns
-            + shape.kv_tokens * self._kv_token_ns
-            + shape.prefill_tokens * self._prefill_token_ns
-            + shape.prefill_requests * self._prefill_request_ns
-            + shape.swap_pages * self._swap_page_ns
-            + shape.copied_pages * self._copy_page_ns
-        )
-        more_ns = decoding * self._kv_token_ns
+        more_ns = shape.decode_requests * self._kv_token_ns
         if steps > _TIGHT and more_ns:
             # Steps never get shorter, so this many at the shortest length are enough to pass ``until_ns``.
             enough = max((until_ns - start_ns) // step_ns + 1, 1)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stepwell.backends.kernels.attention.tiles import absorb, load_tile, places
+from stepwell.backends.kernels.attention.tiles import absorb, load_tile, pages_of, places
 
 _LENGTHS = tl.constexpr(256)
 """Lengths that are looked at together."""
@@ -91,16 +91,16 @@ def _mix(
     best = tl.full([BAND], float("-inf"), tl.float32)
     total = tl.full([BAND], 0.0, tl.float32)
     mixed = tl.full([BAND, WIDTH], 0.0, tl.float32)
-    place = places(table, first * BLOCK, known, page_size, page_stride, stride, BLOCK, WHOLE)
+    page = pages_of(table, first * BLOCK, known, page_size, BLOCK, WHOLE)
     for block in range(first, first + count):
-        here = place
-        place = places(table, (block + 1) * BLOCK, known, page_size, page_stride, stride, BLOCK, WHOLE)
+        place = places(page, block * BLOCK, page_size, page_stride, stride, BLOCK, WHOLE)
+        page = pages_of(table, (block + 1) * BLOCK, known, page_size, BLOCK, WHOLE)
         position = block * BLOCK + tl.arange(0, BLOCK)
         inside = (position < known) & (position >= low)
-        key = load_tile(keys, here, inside, DIM, WIDTH)
-        scores = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
+        key = load_tile(keys, place, inside, DIM, WIDTH)
+        scores = tl.dot(q, tl.trans(key), input_precision="tf32x3") * scale
         scores = tl.where(inside[None, :], scores, float("-inf"))
-        value = load_tile(values, here, inside, DIM, WIDTH)
+        value = load_tile(values, place, inside, DIM, WIDTH)
         best, total, mixed = absorb(scores, value, best, total, mixed)
     return best, total, mixed
 

@@ -1,9 +1,9 @@
 """The kernel of prefill: slices of many requests at once, each behind what its pages hold already.
 
-A tile is some positions of one slice with all query heads that share a key-value head: ``height // group`` positions,
-each with ``group`` rows, so that a slice of one row fills a tile as well as its heads can.  The line of tiles has a
-length that the host knows, ``rows // positions + slices + 1``: slice i begins at tile ``firsts[i] // positions + i``,
-and the last tiles belong to rows that no slice has; they become zeros.
+A tile is some positions of one slice with a band of query heads that share a key-value head (all of them, up to 16):
+``height // heads`` positions of so many rows each, so that a slice of one row fills a tile as well as its heads can.
+The line of tiles has a length that the host knows, ``rows // positions + slices + 1``: slice i begins at tile
+``firsts[i] // positions + i``, and the last tiles belong to rows that no slice has; they become zeros.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stepwell.backends.kernels.attention.tiles import absorb, load_tile, places
+from stepwell.backends.kernels.attention.tiles import absorb, load_tile, pages_of, places
 
 _SLICES = tl.constexpr(256)
 """Slices that are looked at together."""
@@ -54,19 +54,19 @@ def _run(
 ) -> tl.tensor:
     """Goes on with blocks ``first`` … ``last - 1``; rows are at the positions ``own``.  Not ``MASKED``: every row sees
     all of them.  Each block's pages are looked up while the one before is worked on."""
-    place = places(table, first * BLOCK, known, page_size, page_stride, stride, BLOCK, WHOLE)
+    page = pages_of(table, first * BLOCK, known, page_size, BLOCK, WHOLE)
     for block in range(first, last):
-        here = place
-        place = places(table, (block + 1) * BLOCK, known, page_size, page_stride, stride, BLOCK, WHOLE)
+        place = places(page, block * BLOCK, page_size, page_stride, stride, BLOCK, WHOLE)
+        page = pages_of(table, (block + 1) * BLOCK, known, page_size, BLOCK, WHOLE)
         position = block * BLOCK + tl.arange(0, BLOCK)
         inside = position < known
-        key = load_tile(keys, here, inside, DIM, WIDTH)
-        scores = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
+        key = load_tile(keys, place, inside, DIM, WIDTH)
+        scores = tl.dot(q, tl.trans(key), input_precision="tf32x3") * scale
         if MASKED:
             seen = (position[None, :] <= own[:, None]) & inside[None, :]
             seen = seen & ((window == 0) | (position[None, :] > own[:, None] - window))
             scores = tl.where(seen, scores, float("-inf"))
-        value = load_tile(values, here, inside, DIM, WIDTH)
+        value = load_tile(values, place, inside, DIM, WIDTH)
         best, total, mixed = absorb(scores, value, best, total, mixed)
     return best, total, mixed
 
@@ -100,11 +100,14 @@ def prefill_tiles(
     HEIGHT: tl.constexpr,
     BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,
+    BAND: tl.constexpr,
 ) -> None:
-    """One tile of one key-value head.  The last tiles of a slice see most, so they begin first."""
-    head = tl.program_id(0) % kv_heads
-    positions = HEIGHT // group
-    tile = rows // positions + slices - tl.program_id(0) // kv_heads
+    """One tile of one band.  The last tiles of a slice see most, so they begin first."""
+    shared = (group + BAND - 1) // BAND
+    band = tl.program_id(0) % (kv_heads * shared)
+    heads = tl.minimum(group, BAND)
+    positions = HEIGHT // heads
+    tile = rows // positions + slices - tl.program_id(0) // (kv_heads * shared)
     at = _slice_of(firsts, slices, tile, positions)
     first = tl.load(firsts + at)
     end = tl.load(firsts + at + 1, mask=at < slices, other=rows)
@@ -112,9 +115,10 @@ def prefill_tiles(
     offset = (tile - (first // positions + at)) * positions
     lane = tl.arange(0, HEIGHT)
     dims = tl.arange(0, WIDTH)
-    step = offset + lane // group
-    cell = (head * group + lane % group)[:, None]
-    mine = ((lane < positions * group) & (step < end - first))[:, None] & (dims < DIM)[None, :]
+    step = offset + lane // heads
+    head, member = band // shared, band % shared * BAND + lane % heads
+    cell = (head * group + member)[:, None]
+    mine = ((lane < positions * heads) & (step < end - first) & (member < group))[:, None] & (dims < DIM)[None, :]
     row = (first + step).to(tl.int64)[:, None]
     q = tl.load(query + row * query_row + cell * query_head + dims[None, :], mask=mine, other=0.0)
     known = tl.where((at < slices) & (offset < end - first), start + tl.minimum(offset + positions, end - first), 0)
@@ -126,8 +130,7 @@ def prefill_tiles(
     total = tl.full([HEIGHT], 0.0, tl.float32)
     mixed = tl.full([HEIGHT, WIDTH], 0.0, tl.float32)
     own = start + step
-    keys += head * head_stride
-    values += head * head_stride
+    keys, values = keys + head * head_stride, values + head * head_stride
     tables += at.to(tl.int64) * table_row
     best, total, mixed = _run(
         q, keys, values, tables, low, clear, own, known, window, page_size, page_stride, position_stride, scale,

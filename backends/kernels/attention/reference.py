@@ -35,7 +35,8 @@ def decode(query: Tensor, keys: Tensor, values: Tensor, tables: Tensor, mask: Te
 
 def _gathered(cache: Tensor, tables: Tensor) -> Tensor:
     """Pages of each request in order: [requests, positions, kv heads, dim].  (Plain indexing takes 4 times as long.)"""
-    return cache.index_select(0, tables.flatten()).view(tables.shape[0], -1, *cache.shape[2:])
+    requests, pages = tables.shape
+    return cache.index_select(0, tables.flatten()).view(requests, pages * cache.shape[1], *cache.shape[2:])
 
 
 def slice_mask(start: int, count: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -86,7 +87,7 @@ def paged_decode(
     seen = _seen(position, lengths - 1, window)
     key = _gathered(keys, tables).float().masked_fill_(~seen[:, :, None, None], 0.0)
     value = _gathered(values, tables).float().masked_fill_(~seen[:, :, None, None], 0.0)
-    grouped = query.float().view(rows, keys.shape[2], -1, dim)
+    grouped = query.float().view(rows, keys.shape[2], heads // keys.shape[2], dim)
     scores = torch.einsum("rhgd,rphd->rhgp", grouped, key) * dim**-0.5
     mixed = torch.einsum("rhgp,rphd->rhgd", _weights(scores, seen[:, None, None]), value)
     return _delivered(mixed.reshape(rows, heads, dim), query, out)

@@ -10,29 +10,36 @@ import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def pages_of(
+    table: tl.tensor, start: tl.tensor, known: tl.tensor, page_size: tl.tensor, BLOCK: tl.constexpr, WHOLE: tl.constexpr
+) -> tl.tensor:
+    """In which pages the positions ``start`` … ``start + BLOCK - 1`` of a request lie.
+
+    ``WHOLE``: pages are multiples of a block, so that one number of the table says it.  Otherwise every position looks
+    its page up, [BLOCK], whatever the page size; those from ``known`` on do not.
+    """
+    if WHOLE:
+        return tl.load(table + start // page_size, mask=start < known, other=0)
+    else:
+        position = start + tl.arange(0, BLOCK)
+        return tl.load(table + position // page_size, mask=position < known, other=0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def places(
-    table: tl.tensor,
+    page: tl.tensor,
     start: tl.tensor,
-    known: tl.tensor,
     page_size: tl.tensor,
     page_stride: tl.tensor,
     stride: tl.tensor,
     BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tl.tensor:
-    """Where the positions ``start`` … ``start + BLOCK - 1`` of a request lie in its keys and values: [BLOCK] int64.
-
-    ``WHOLE``: pages are multiples of a block, so that one number of the table says it.  Otherwise every position looks
-    its page up, whatever the page size; those from ``known`` on do not.
-    """
-    lane = tl.arange(0, BLOCK)
+    """Where they lie in keys and values: [BLOCK] int64.  ``page`` is what ``pages_of`` said."""
     if WHOLE:
-        page = tl.load(table + start // page_size, mask=start < known, other=0).to(tl.int64)
-        return page * page_stride + (start % page_size + lane) * stride
+        return page.to(tl.int64) * page_stride + (start % page_size + tl.arange(0, BLOCK)) * stride
     else:
-        position = start + lane
-        page = tl.load(table + position // page_size, mask=position < known, other=0).to(tl.int64)
-        return page * page_stride + (position % page_size) * stride
+        return page.to(tl.int64) * page_stride + (start + tl.arange(0, BLOCK)) % page_size * stride
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -60,5 +67,5 @@ def absorb(scores: tl.tensor, value: tl.tensor, best: tl.tensor, total: tl.tenso
     weights = tl.exp2(scores - level[:, None])
     fade = tl.exp2(best - level)
     total = total * fade + tl.sum(weights, 1)
-    mixed = tl.dot(weights.to(value.dtype), value, mixed * fade[:, None], input_precision="ieee")
+    mixed = tl.dot(weights.to(value.dtype), value, mixed * fade[:, None], input_precision="tf32x3")
     return highest, total, mixed

@@ -12,6 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
+from stepwell.backends.kernels.ahead import Variant
 from stepwell.backends.kernels.attention import tuning
 from stepwell.backends.kernels.attention.decoding import decode_shares, decode_sum
 from stepwell.backends.kernels.attention.prefilling import prefill_tiles
@@ -102,13 +103,13 @@ def paged_prefill(
     if not rows:
         return out
     slices, page_size = tables.shape[0], keys.shape[1]
-    tiles = rows // (tuned.height // group) + slices + 1
-    prefill_tiles[(tiles * kv_heads,)](
+    tiles = rows // (tuned.height // min(group, tuning.BAND)) + slices + 1
+    prefill_tiles[(tiles * kv_heads * -(-group // tuning.BAND),)](
         query, keys, values, tables, firsts, starts, out,
         *query.stride()[:2], *keys.stride()[:3], tables.stride(0), *out.stride()[:2],
         rows, slices, kv_heads, group, page_size, window, _scale(dim),
         DIM=dim, WIDTH=tuning.width_of(dim), HEIGHT=tuned.height, BLOCK=tuned.block,
-        WHOLE=page_size % tuned.block == 0, num_warps=tuned.warps, num_stages=tuned.stages,
+        WHOLE=page_size % tuned.block == 0, BAND=tuning.BAND, num_warps=tuned.warps, num_stages=tuned.stages,
     )  # fmt: skip
     return out
 
@@ -118,12 +119,14 @@ def _checked(query: Tensor, keys: Tensor, values: Tensor) -> tuple[int, int]:
     heads, dim = query.shape[1:]
     kv_heads = keys.shape[2]
     group = heads // kv_heads
-    if group * kv_heads != heads or group > tuning.MAX_GROUP:
-        raise UserError(
-            f"{heads} query heads to {kv_heads} key-value heads; the kernels take multiples up to {tuning.MAX_GROUP}"
-        )
+    if group * kv_heads != heads:
+        raise UserError(f"{heads} query heads are no multiple of {kv_heads} key-value heads")
     if dim > tuning.MAX_DIM:
         raise UserError(f"heads of {dim} dimensions; the kernels take up to {tuning.MAX_DIM}")
+    if keys.element_size() not in (2, 4):
+        raise UserError(f"keys of {keys.dtype}; the kernels take float16, bfloat16 and float32")
+    if query.dtype != keys.dtype or keys.dtype != values.dtype:
+        raise InvariantError(f"queries of {query.dtype}, keys of {keys.dtype}, values of {values.dtype}: must be alike")
     if keys.shape != values.shape or keys.stride() != values.stride():
         raise InvariantError("keys and values must lie alike in memory")
     return kv_heads, group
@@ -137,3 +140,71 @@ def _scale(dim: int) -> float:
 def _processors(device: torch.device) -> int:
     """Multiprocessors of a GPU; torch keeps what it once asked for.  Elsewhere kernels are only interpreted."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+def variants() -> list[Variant]:
+    """Both ways of finding pages, every width of a head and every height of a tile in bf16; a selection of the rest:
+    fp16 makes the same code, heads of 80 and 96 are padded to 128, and fp32 is for tests."""
+    dims = {"bf16": (64, 80, 96, 128, 256), "fp16": (128,), "fp32": (128,)}
+    shapes = [(dtype, dim) for dtype, each in dims.items() for dim in each]
+    square = [(dtype, dim) for dtype, dim in shapes if dim & (dim - 1) == 0]
+    decode = [_decode_variant(dtype, dim, whole) for dtype, dim in shapes for whole in (True, False)]
+    prefill = [
+        _prefill_variant(dtype, dim, tuned, whole)
+        for dtype, dim in square
+        for tuned in tuning.prefill_tunings(_BYTES[dtype], dim)
+        for whole in (True, False)
+    ]
+    return [*decode, *(_sum_variant(*each) for each in shapes), *prefill]
+
+
+_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+_STRIDES = ("query_row", "query_head", "page_stride", "position_stride", "head_stride", "out_row", "out_head")
+_PAGES = {True: "pages of whole blocks", False: "any pages"}
+
+
+def _tensors(dtype: str) -> dict[str, str]:
+    return {**dict.fromkeys(("query", "keys", "values", "out"), f"*{dtype}"), "tables": "*i32"}
+
+
+def _integers(*names: str) -> dict[str, str]:
+    return dict.fromkeys((*_STRIDES, "table_row", "rows", "kv_heads", "group", "page_size", "window", *names), "i32")
+
+
+def _decode_variant(dtype: str, dim: int, whole: bool) -> Variant:
+    tuned, width = tuning.decode_tuning(_BYTES[dtype], dim), tuning.width_of(dim)
+    more = {"lengths": "*i32", "parts": "*fp32", "levels": "*fp32", "spread": "*i32", "scale": "fp32"}
+    return Variant(
+        kernel=decode_shares,
+        signature={**_tensors(dtype), **_integers(), **more},
+        constants={"DIM": dim, "WIDTH": width, "BLOCK": tuned.block, "WHOLE": whole, "BAND": tuning.BAND},
+        num_warps=tuned.warps,
+        num_stages=tuned.stages,
+        label=f"{dtype}, heads of {dim}, {_PAGES[whole]}",
+        divisible=_STRIDES,
+    )
+
+
+def _sum_variant(dtype: str, dim: int) -> Variant:
+    pointers = {"parts": "*fp32", "levels": "*fp32", "spread": "*i32", "lengths": "*i32", "out": f"*{dtype}"}
+    return Variant(
+        kernel=decode_sum,
+        signature={**pointers, **dict.fromkeys(("out_row", "out_head", "group", "bands"), "i32")},
+        constants={"DIM": dim, "WIDTH": tuning.width_of(dim), "BAND": tuning.BAND, "PARTS": _PARTS},
+        num_warps=_SUM_WARPS,
+        label=f"{dtype}, heads of {dim}",
+        divisible=("out_row", "out_head"),
+    )
+
+
+def _prefill_variant(dtype: str, dim: int, tuned: tuning.PrefillTuning, whole: bool) -> Variant:
+    constants = {"DIM": dim, "WIDTH": tuning.width_of(dim), "HEIGHT": tuned.height, "BLOCK": tuned.block}
+    return Variant(
+        kernel=prefill_tiles,
+        signature={**_tensors(dtype), **_integers("slices"), "firsts": "*i32", "starts": "*i32", "scale": "fp32"},
+        constants={**constants, "WHOLE": whole, "BAND": tuning.BAND},
+        num_warps=tuned.warps,
+        num_stages=tuned.stages,
+        label=f"{dtype}, heads of {dim}, {tuned.height} rows, {_PAGES[whole]}",
+        divisible=_STRIDES,
+    )

@@ -3,8 +3,8 @@
 What they rest on.  Decode reads every key and value once and computes little with it, so it wants many bytes on their
 way: about 3.4 MB on an H200 (4.8 TB/s × 0.7 µs), 26 KiB for each of its 132 multiprocessors.  A block of keys and one
 of values are 32 KiB together, two of each are fetched ahead (70 KiB of shared memory), and three programs share a
-multiprocessor.  Prefill computes much with each byte, so it wants tall tiles.  Every choice fits into the shared memory
-of sm_80 (163 KiB); none was measured yet.
+multiprocessor.  Prefill computes much with each byte, so it wants tall tiles; blocks are as long as registers allow
+without spills.  Every choice fits into the shared memory and the registers of sm_80; none was measured yet.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from __future__ import annotations
 import msgspec
 
 MAX_DIM = 256
-MAX_GROUP = 128
-"""Query heads that share one key-value head: they must fit into one tile of prefill."""
 BAND = 16
-"""Query heads that a program of decode takes together: the least height of a product on the tensor cores."""
+"""Query heads of one key-value head that are taken together: the least height of a product on the tensor cores."""
 
 
 class DecodeTuning(msgspec.Struct, frozen=True):
@@ -44,14 +42,14 @@ _DECODE = {
 
 _PREFILL = {
     2: {
-        64: (PrefillTuning(16, 64, 4, 3), PrefillTuning(64, 64, 4, 3), PrefillTuning(128, 64, 4, 3)),
-        128: (PrefillTuning(16, 64, 4, 3), PrefillTuning(64, 64, 4, 3), PrefillTuning(128, 64, 8, 3)),
-        256: (PrefillTuning(16, 32, 4, 3), PrefillTuning(64, 32, 4, 2), PrefillTuning(128, 32, 8, 2)),
+        64: (PrefillTuning(16, 64, 4, 3), PrefillTuning(64, 64, 4, 3), PrefillTuning(128, 64, 8, 3)),
+        128: (PrefillTuning(16, 64, 4, 3), PrefillTuning(64, 32, 4, 3), PrefillTuning(128, 32, 8, 3)),
+        256: (PrefillTuning(16, 32, 4, 3), PrefillTuning(64, 32, 8, 2)),
     },
     4: {
-        64: (PrefillTuning(16, 32, 4, 2), PrefillTuning(64, 32, 8, 2), PrefillTuning(128, 16, 8, 2)),
-        128: (PrefillTuning(16, 32, 4, 2), PrefillTuning(64, 16, 8, 2), PrefillTuning(128, 16, 8, 2)),
-        256: (PrefillTuning(16, 16, 4, 2), PrefillTuning(64, 16, 8, 2), PrefillTuning(128, 16, 8, 2)),
+        64: (PrefillTuning(16, 32, 4, 2),),
+        128: (PrefillTuning(16, 32, 4, 2),),
+        256: (PrefillTuning(16, 16, 4, 2),),
     },
 }
 """By bytes of a number and width of a head: from low tiles, for few rows, to high ones."""
@@ -66,10 +64,14 @@ def decode_tuning(itemsize: int, dim: int) -> DecodeTuning:
     return _DECODE[itemsize][max(64, width_of(dim))]
 
 
+def prefill_tunings(itemsize: int, dim: int) -> tuple[PrefillTuning, ...]:
+    return _PREFILL[itemsize][max(64, width_of(dim))]
+
+
 def prefill_tuning(itemsize: int, dim: int, group: int, longest_slice: int) -> PrefillTuning:
-    """The lowest tile that takes the longest slice whole and at least one position; otherwise the highest."""
-    choices = _PREFILL[itemsize][max(64, width_of(dim))]
-    return next((each for each in choices if each.height >= group * longest_slice), choices[-1])
+    """The lowest tile that takes the longest slice whole; otherwise the highest."""
+    choices = prefill_tunings(itemsize, dim)
+    return next((each for each in choices if each.height >= min(group, BAND) * longest_slice), choices[-1])
 
 
 def decode_programs(tuning: DecodeTuning, processors: int, rows: int, kv_heads: int, group: int, longest: int) -> int:

@@ -6,12 +6,14 @@ from typing import NamedTuple
 
 import pytest
 import torch
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stepwell.backends.kernels.attention import reference
+from stepwell.backends.kernels.attention import decoding, prefilling, reference, tuning
 from stepwell.backends.kernels.attention import triton as kernels
+from stepwell.core.errors import InvariantError, UserError
 from stepwell.tests.backends.kernels.paged import Output, Pool, assert_close, queries
 from stepwell.tests.helpers.kernels import DEVICE
 
@@ -204,3 +206,101 @@ def test_the_page_size_changes_nothing() -> None:
         pool, query = shape.pool([70, 33]), shape.queries(2)
         found.append(decoded(shape, pool, query, 2))
     assert all(torch.equal(each, found[0]) for each in found)
+
+
+# ------------------------------------------------------------------------------------------------ corners
+
+
+def test_more_rows_than_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_LENGTHS", tl.constexpr(4))
+    shape = PLAIN._replace(kv_heads=1, page_size=8)
+    pool, query = shape.pool([0, 3, 40, 0, 0, 0, 0, 0, 0, 90, 1]), shape.queries(11)
+    assert_close(decoded(shape, pool, query, 3), truth_of_rows(shape, pool, query), shape.dtype)
+
+
+def test_more_slices_than_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefilling, "_SLICES", tl.constexpr(4))
+    shape = PLAIN._replace(kv_heads=1, page_size=8)
+    slices = [(0, 0), (3, 1), (0, 9), (0, 0), (0, 0), (7, 2), (0, 1), (20, 0), (0, 3)]
+    pool, query = shape.pool([start + count for start, count in slices]), shape.queries(17)
+    assert_close(prefilled(shape, pool, query, slices), truth_of_slices(shape, pool, query, slices), shape.dtype)
+
+
+@pytest.mark.parametrize("page_size", [16, 32])
+def test_pages_before_a_window_may_be_anybodys(page_size: int) -> None:
+    """A request gives pages back that its window has left; the table may say anything in their place."""
+    shape = PLAIN._replace(window=20, page_size=page_size, kv_heads=1)
+    pool, query = shape.pool([150, 90]), shape.queries(2)
+    truth = truth_of_rows(shape, pool, query)
+    for row, length in enumerate(pool.lengths):
+        pool.tables[row, : (length - shape.window) // page_size] = -1
+    assert_close(decoded(shape, pool, query, 3), truth, shape.dtype)
+    slices = [(length - 1, 1) for length in pool.lengths]
+    assert_close(prefilled(shape, pool, query, slices), truth, shape.dtype)
+
+
+@pytest.mark.parametrize("longest", [0, 40])
+def test_results_are_made_where_none_are_given(longest: int) -> None:
+    pool, query = PLAIN.pool([40, 0]), PLAIN.queries(2)
+    found = kernels.paged_decode(query, pool.keys, pool.values, pool.tables, pool.known, longest=longest)
+    assert_close(found.cpu(), truth_of_rows(PLAIN, pool, query), PLAIN.dtype)
+
+
+def test_no_rows_at_all() -> None:
+    pool, query = PLAIN.pool([]), PLAIN.queries(0)
+    nothing = torch.zeros(0, dtype=torch.int32, device=DEVICE)
+    firsts = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    for module in (kernels, reference):
+        made = module.paged_decode(query, pool.keys, pool.values, pool.tables, nothing)
+        assert made.shape == query.shape
+        made = module.paged_prefill(query, pool.keys, pool.values, pool.tables, firsts, nothing, longest_slice=0)
+        assert made.shape == query.shape
+
+
+def test_rows_without_slices_are_zeros() -> None:
+    pool, query = PLAIN.pool([]), PLAIN.queries(3)
+    nothing = torch.zeros(0, dtype=torch.int32, device=DEVICE)
+    firsts = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    out = PLAIN.output(3)
+    kernels.paged_prefill(query, pool.keys, pool.values, pool.tables, firsts, nothing, longest_slice=0, out=out.tensor)
+    assert not out.check().any()
+
+
+def test_what_the_kernels_do_not_take_is_refused() -> None:
+    pool = PLAIN.pool([3])
+
+    def decode(query: Tensor, keys: Tensor, values: Tensor) -> None:
+        kernels.paged_decode(query, keys, values, pool.tables, pool.known)
+
+    with pytest.raises(UserError, match="3 query heads are no multiple of 2"):
+        decode(queries(1, 3, 64, torch.float32), pool.keys, pool.values)
+    wide = Pool([3], 16, 2, 320, torch.float32)
+    with pytest.raises(UserError, match="320 dimensions"):
+        decode(queries(1, 8, 320, torch.float32), wide.keys, wide.values)
+    with pytest.raises(UserError, match="float64"):
+        decode(queries(1, 8, 64, torch.float64), pool.keys.double(), pool.values.double())
+    with pytest.raises(InvariantError, match="alike"):
+        decode(queries(1, 8, 64, torch.float32), pool.keys, pool.values.transpose(1, 2).contiguous().transpose(1, 2))
+    with pytest.raises(InvariantError, match="float16"):
+        decode(queries(1, 8, 64, torch.float16), pool.keys, pool.values)
+
+
+# ------------------------------------------------------------------------------------------------ the choice
+
+
+@given(st.integers(1, 300), st.integers(1, 64), st.integers(1, 40), st.integers(0, 100_000), st.sampled_from([1, 132]))
+def test_programs_are_no_more_than_blocks(rows: int, kv_heads: int, group: int, longest: int, processors: int) -> None:
+    tuned = tuning.decode_tuning(2, 128)
+    programs = tuning.decode_programs(tuned, processors, rows, kv_heads, group, longest)
+    blocks = rows * kv_heads * -(-group // tuning.BAND) * -(-longest // tuned.block)
+    assert programs == max(1, min(processors * tuned.programs, blocks))
+
+
+@given(st.sampled_from([2, 4]), st.integers(1, 256), st.integers(1, 64), st.integers(1, 5000))
+def test_a_tile_is_the_lowest_that_takes_the_slice(itemsize: int, dim: int, group: int, longest: int) -> None:
+    tuned = tuning.prefill_tuning(itemsize, dim, group, longest)
+    choices = tuning.prefill_tunings(itemsize, dim)
+    assert list(choices) == sorted(choices, key=lambda each: each.height)
+    rows = min(group, tuning.BAND) * longest
+    assert tuned == ([each for each in choices if each.height >= rows] or choices[-1:])[0]
+    assert tuned.height >= tuning.BAND

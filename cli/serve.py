@@ -144,6 +144,8 @@ def _resolve(file: str | None, overrides: list[str]) -> Resolved:
         return resolved
     if resolved.config.model.path == COSTMODEL:
         return _fitted(resolved, file, overrides)
+    if resolved.config.model.options.get("device", "cpu") != "cpu":
+        return resolved
     smaller = [f"{key}={value}" for key, (value, depends) in SMALLER.items() if _unset(resolved, key, depends)]
     if not smaller:
         return resolved
@@ -343,10 +345,14 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
 def _model(place: Place) -> str:
     """What executes the steps, and where."""
     info = place.open()
-    what = (
-        f"{info.model} in {info.dtype} on {info.device}, {many(info.threads, 'thread')}" if info.dtype else info.model
-    )
-    return f"model: {what}, {place.where}"
+    if not info.dtype:
+        return f"model: {info.model}, {place.where}"
+    how = [f"{info.model} in {info.dtype} on {info.device}", many(info.threads, "thread")]
+    if info.kernels:
+        how.append(f"kernels {info.kernels}")
+    if info.graphs:
+        how.append(f"{many(info.graphs, 'graph')} of {info.graph_bytes >> 20:,} MiB")
+    return f"model: {', '.join(how)}, {place.where}"
 
 
 def _announce(service: Service, listener: socket.socket, folder: Path | None, beside: socket.socket | None) -> None:

@@ -1,17 +1,18 @@
 """When the collector looks for garbage that holds on to itself: seldom, and never through everything at once by itself.
 
 A full collection looks at every object of every connection; with ten thousand of them that is seconds in which nothing
-else happens.  What is freed by counting references, nearly everything, does not need it.
+else happens.  What is freed by counting references, nearly everything, does not need it.  What is new is looked at
+often and a little at a time: all of it has to be once, and a connection that is opened is made of dozens of objects.
 """
 
 from __future__ import annotations
 
 import gc
 
-YOUNG, MIDDLE = 10_000, 20
-"""Objects made and not freed before the young are looked at, and how often until those that survived are: a few
-milliseconds every few hundred requests, and some ten at every tenth time."""
-OLD = 1_000
+YOUNG, MIDDLE = 2_000, 5
+"""Objects made and not freed before the young are looked at, and how often until those that survived are: about two
+milliseconds, and about ten."""
+OLD = 20_000
 """And how often that, until everything is."""
 
 

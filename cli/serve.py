@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import anyio
 import msgspec
 
+from stepwell.cli.fair_loop import fair_loop
 from stepwell.cli.garbage import settle_garbage
 from stepwell.cli.listening import bound
 from stepwell.cli.logs import configure, log, quiet_refusals
@@ -64,10 +65,13 @@ SMALLER = {
 """Values that a machine without an accelerator can hold and compute, and the setting that each has to go with."""
 
 
-ACCEPTED = 16
+ACCEPTED = 8
 """Connections taken in one turn of the event loop, at most: a crowd that comes at once holds up nobody who is there."""
 BACKLOG = 4096
 """Those that may wait for that in the kernel."""
+PING_S = 45.0
+"""Between two pings of a WebSocket: whoever in between closes what is silent does so after a minute or later, and with
+thousands of sockets pings are a good part of the work."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +128,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             server = uvicorn.Server(_uvicorn_config(create_app(service, guards), config))
             own = _uvicorn_config(create_admin_app(service, guards), config)
-            anyio.run(_serve, service, server, listener, args.journal, own, beside)
+            options = {"loop_factory": fair_loop}
+            anyio.run(_serve, service, server, listener, args.journal, own, beside, backend_options=options)
         finally:
             service.close()
             if journal is not None:
@@ -139,6 +144,8 @@ def _resolve(file: str | None, overrides: list[str]) -> Resolved:
         return resolved
     if resolved.config.model.path == COSTMODEL:
         return _fitted(resolved, file, overrides)
+    if resolved.config.model.options.get("device", "cpu") != "cpu":
+        return resolved
     smaller = [f"{key}={value}" for key, (value, depends) in SMALLER.items() if _unset(resolved, key, depends)]
     if not smaller:
         return resolved
@@ -245,6 +252,7 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
         ws="websockets-sansio",
         ws_max_size=int(config.server.body_mib * (1 << 20)),
         ws_per_message_deflate=False,
+        ws_ping_interval=PING_S,
         timeout_graceful_shutdown=1,  # everybody has been told by then
         backlog=ACCEPTED,
         server_header=False,
@@ -337,10 +345,14 @@ def _signals(service: Service, server: uvicorn.Server) -> Iterator[None]:
 def _model(place: Place) -> str:
     """What executes the steps, and where."""
     info = place.open()
-    what = (
-        f"{info.model} in {info.dtype} on {info.device}, {many(info.threads, 'thread')}" if info.dtype else info.model
-    )
-    return f"model: {what}, {place.where}"
+    if not info.dtype:
+        return f"model: {info.model}, {place.where}"
+    how = [f"{info.model} in {info.dtype} on {info.device}", many(info.threads, "thread")]
+    if info.kernels:
+        how.append(f"kernels {info.kernels}")
+    if info.graphs:
+        how.append(f"{many(info.graphs, 'graph')} of {info.graph_bytes >> 20:,} MiB")
+    return f"model: {', '.join(how)}, {place.where}"
 
 
 def _announce(service: Service, listener: socket.socket, folder: Path | None, beside: socket.socket | None) -> None:

@@ -132,7 +132,9 @@ def build_backend(config: Config) -> Backend:
     if model.path == COSTMODEL:
         return cast(Backend, make("backends", COSTMODEL, model.options, cost=make_cost_model(config.cost)))
     options = {key: getattr(model, key) for key in ("path", "dtype", "threads", "deterministic")}
-    return make_backend("torch", options, config)
+    for key in sorted(options.keys() & model.options):
+        raise UserError(f"is model.{key}", field=f"model.options.{key}")
+    return make_backend("torch", options | dict(model.options), config)
 
 
 def make_backend(name: str, options: Mapping[str, object], config: Config) -> Backend:

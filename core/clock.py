@@ -45,9 +45,10 @@ class RealClock:
         return time.monotonic_ns() - self._start_ns
 
     async def sleep_until(self, at_ns: int) -> None:
+        if at_ns <= self.now_ns():
+            await checkpoint()
         while (delay_ns := at_ns - self.now_ns()) > 0:
             await anyio.sleep(delay_ns / NS_PER_S)
-        await checkpoint()
 
     async def settle(self) -> None:
         """Real instants are as long as it takes to look: what is there now is the batch."""

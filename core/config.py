@@ -194,7 +194,8 @@ class ModelConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     deterministic: bool = False
     """The same answer to the last bit whatever else runs beside a request; slower."""
     options: Options = {}
-    """Of ``costmodel``: what it says, and how much."""
+    """Of ``costmodel``: what it says, and how much.  Of a real model: ``device``, ``kernels``, ``graphs`` and
+    ``memory_mib``."""
     tool_parser: Name = "auto"
     """Who reads calls of tools out of its answers: a registered name, ``none``, or ``auto``: by its chat template."""
     tool_parser_options: Options = {}

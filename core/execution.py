@@ -131,6 +131,11 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     possible_pages: int = 0
     grammars: bool = False
     """Whether it holds answers to grammars (and is a ``Constrains``)."""
+    kernels: str = ""
+    """The suite of kernels, and why not a faster one."""
+    graphs: int = 0
+    """Decode steps that are recorded, each for a number of requests; ``graph_bytes`` is what they hold."""
+    graph_bytes: int = 0
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Raise ``UserError`` for a token that the model does not have, or no token at all."""

@@ -193,8 +193,6 @@ class Process:
         self._outbox: deque[Launch] = deque()
         """Of these, the ones that are not sent."""
         self._outgoing = anyio.Event()
-        self._sending: anyio.CancelScope | None = None
-        """Of the frame that is being sent: nobody takes it if the worker dies."""
         self._loss: StepResult | None = None
         """What tells that the device is lost, until it is asked."""
         self._void = False
@@ -299,8 +297,7 @@ class Process:
             while self.trouble or not self._outbox:
                 self._outgoing = anyio.Event()
                 await self._outgoing.wait()
-            with anyio.CancelScope() as self._sending:
-                await self._worker.tell(self._orders.take(self._outbox.popleft()))
+            await self._worker.tell(self._orders.take(self._outbox.popleft()))
 
     async def _listen(self) -> None:
         while True:
@@ -350,8 +347,6 @@ class Process:
         self._deaths += 1
         for number in list(self._preparing):
             self._settle(number, "the process that makes it ready has ended; try again")
-        if self._sending is not None:
-            self._sending.cancel()
         self._void = True
         self._outbox.clear()
         waiting = [each for each in self._steps if not each[1].done()]

@@ -12,16 +12,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-SLICE_S = 0.003
-"""A round gives the loop a turn so often."""
-PER_LOOK = 16
+SLICE_S = 0.0015
+"""A round gives the loop a turn so often: between two steps the engine needs a few turns, and the device waits."""
+MOST_SLICE_S = 0.005
+"""Or, where all else takes longer, half of the time up to this: who is being answered comes before who asks."""
+PER_LOOK = 4
 """Connections between two looks at the clock."""
 MOST_S, LEAST_S = 0.25, 0.005
 """From one round to the next, at the most; and the first step away from nothing."""
 LOOK_S = 0.1
 FULL, FREE = 0.9, 0.75
 """Of a core: with more than the first rounds come apart, with less than the second they come together again."""
-LATE_S = 0.03
+LATE_S = 0.05
 """A loop that is so late is full too, whoever has the core."""
 
 
@@ -33,7 +35,7 @@ class Outlet:
         """From one round to the next, at least."""
         self._due: deque[Callable[[], None]] = deque()
         self._armed = False
-        self._began_s = self._looked_s = self._cpu_s = 0.0
+        self._began_s = self._looked_s = self._cpu_s = self._paused_s = 0.0
 
     def soon(self, say: Callable[[], None]) -> None:
         """Call ``say`` in the next round; it must not raise."""
@@ -49,15 +51,18 @@ class Outlet:
 
     def _begin(self) -> None:
         self._began_s = asyncio.get_running_loop().time()
+        self._paused_s = time.monotonic()
         self._go_on()
 
     def _go_on(self) -> None:
-        due, until_s = self._due, time.monotonic() + SLICE_S
+        due, now_s = self._due, time.monotonic()
+        until_s = now_s + max(SLICE_S, min(now_s - self._paused_s, MOST_SLICE_S))
         count = 0
         while due:
             due.popleft()()
             count += 1
             if not count % PER_LOOK and time.monotonic() > until_s:
+                self._paused_s = time.monotonic()
                 asyncio.get_running_loop().call_soon(self._go_on)
                 return
         self._armed = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
@@ -25,6 +25,7 @@ class Stopping:
     def __init__(self) -> None:
         self._event = anyio.Event()
         self._scopes: dict[anyio.CancelScope, float] = {}
+        self._calls: dict[Callable[[], None], None] = {}
 
     def set(self) -> None:
         """From the event loop.  Harmless the second time."""
@@ -34,6 +35,8 @@ class Stopping:
         now = anyio.current_time()
         for scope, grace_s in self._scopes.items():
             scope.deadline = min(scope.deadline, now + grace_s)
+        for call in list(self._calls):
+            call()
 
     def is_set(self) -> bool:
         return self._event.is_set()
@@ -54,6 +57,17 @@ class Stopping:
     def leave(self, scope: anyio.CancelScope) -> None:
         """And no longer."""
         del self._scopes[scope]
+
+    @contextmanager
+    def tells(self, call: Callable[[], None]) -> Iterator[None]:
+        """Inside, ``call`` is called once when serving ends, or at once if it has."""
+        if self.is_set():
+            call()
+        self._calls[call] = None
+        try:
+            yield
+        finally:
+            del self._calls[call]
 
     @contextmanager
     def given_up(self) -> Iterator[None]:

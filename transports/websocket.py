@@ -134,9 +134,8 @@ class _Socket:
         service = self._service
         try:
             async with anyio.create_task_group() as self._tasks:
-                self._tasks.start_soon(self._watch_drain)
                 # The last words are watched too: who takes nothing would wait for its turn to get them for ever.
-                with service.watching(self._watch):
+                with service.watching(self._watch), service.stopping.tells(self._begin_drain):
                     if refused is not None:
                         await self._say_error(CapacityError(refused[1], code="too_many_sockets"), None)
                         self._close = refused
@@ -177,9 +176,11 @@ class _Socket:
         self._close = self._close or (code, why)
         self._life.cancel()
 
-    async def _watch_drain(self) -> None:
+    def _begin_drain(self) -> None:
+        self._tasks.start_soon(self._drain)
+
+    async def _drain(self) -> None:
         """When serving ends, every response fails; as soon as all have been told, the socket closes."""
-        await self._service.stopping.wait()
         with anyio.move_on_after(GOODBYE_S):
             while self._lanes:
                 await self._lane_over.heard()

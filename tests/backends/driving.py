@@ -11,6 +11,7 @@ from typing import Any
 import anyio
 import torch
 
+from stepwell.backends.host import HostStepper
 from stepwell.backends.runner import Runner, StepWork
 from stepwell.backends.torch_backend import TorchBackend
 from stepwell.core.build import build_scheduler
@@ -20,7 +21,7 @@ from stepwell.core.engine import Engine
 from stepwell.core.events import Event
 from stepwell.core.instructions import Admitted, Instruction, Launch, Preempted
 from stepwell.core.page_keys import page_keys
-from stepwell.core.protocols import BackendInfo
+from stepwell.core.protocols import Backend, BackendInfo
 from stepwell.core.sampling import GREEDY, SamplingParams, TokenLogprob
 from stepwell.core.streams import Stream
 
@@ -36,7 +37,7 @@ class Watched:
 
     def run(self, work: StepWork) -> torch.Tensor:
         out = self.inner.run(work)
-        group = self.backend._group.rows if len(work.tokens) else []
+        group = self.backend.stepper.group.rows if len(work.tokens) else []
         named = [(row.id, len(row.tokens)) for row in group]
         named += [(each.row.id, each.start + each.count) for each in work.slices if each.samples]
         assert len(named) == len(out)
@@ -48,14 +49,15 @@ class Watched:
 def make(path: Path, **sizes: Any) -> TorchBackend:
     """Float32 on one thread, deterministic unless said otherwise."""
     options: dict[str, Any] = {"path": str(path), "dtype": "float32", "threads": 1, "deterministic": True}
-    options |= {name: sizes.pop(name) for name in list(sizes) if name in {*options, "memory_mib"}}
+    options |= {name: sizes.pop(name) for name in list(sizes) if name in {*options, "memory_mib", "kernels"}}
     sizes = {"pages": 64, "page_size": 8, "token_budget": 64, "running_limit": 16} | sizes
     return TorchBackend(TorchBackend.Options(**options), **sizes)
 
 
 def watch(backend: TorchBackend) -> Watched:
-    watched = Watched(backend._runner, backend)
-    backend._runner = watched
+    assert isinstance(backend.stepper, HostStepper)
+    watched = Watched(backend.stepper.runner, backend)
+    backend.stepper.runner = watched
     return watched
 
 
@@ -101,7 +103,7 @@ class Hand:
         """The group, of those who joined so far."""
         for index in range(steps):
             growth: list[int] = []
-            for row in [*self.backend._group.rows, *(self.backend._rows[id] for id in joined if not index)]:
+            for row in [*self.backend.stepper.group.rows, *(self.backend._rows[id] for id in joined if not index)]:
                 self.known[row.id] += 1
                 if self.known[row.id] > self.sizes[row.id] * self.backend.info.page_size:
                     growth += (row.id, self.free.pop())
@@ -128,7 +130,7 @@ def pool_of(info: BackendInfo, allocator: str, options: Mapping[str, Any]) -> Me
 
 
 def serve(
-    backend: TorchBackend,
+    backend: Backend,
     requests: Sequence[tuple[Sequence[int], int, SamplingParams]],
     *,
     policy: str = "swap",

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `model`")
 
 from torch import Tensor  # noqa: E402
 
+from stepwell.backends.host import HostStepper  # noqa: E402
 from stepwell.backends.runner import StepWork  # noqa: E402
 from stepwell.backends.tokenizer import tokenizer_from_folder, tokenizer_from_gguf  # noqa: E402
 from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
@@ -97,7 +98,10 @@ class Script:
         self.backend, self.tokens, self.otherwise = backend, tokens, otherwise
 
     def run(self, work: StepWork) -> Tensor:
-        rows = [*(self.backend._group.rows if len(work.tokens) else []), *(e.row for e in work.slices if e.samples)]
+        rows = [
+            *(self.backend.stepper.group.rows if len(work.tokens) else []),
+            *(e.row for e in work.slices if e.samples),
+        ]
         scores: Tensor = torch.zeros(len(rows), SPEAKING.vocab_size)
         scores[:, self.otherwise] = 5.0
         for place, row in enumerate(rows):
@@ -138,7 +142,8 @@ def test_eo_1_the_union_in_every_run(
     (a,), (b,), (c,), (percent,) = (tokenizer.encode(each) for each in "ABC%")
     assert percent == 7
     backend = make(path, pages=400, page_size=4)
-    backend._runner = Script(backend, [a, 7, b, 2], c)
+    assert isinstance(backend.stepper, HostStepper)
+    backend.stepper.runner = Script(backend, [a, 7, b, 2], c)
     assert tokenizer.end_tokens == open_model(path).end_tokens == {2, 7}
     service = make_service(backend=backend, tokenizer=tokenizer, scheduler={"token_budget": 64, "running_limit": 16})
     with client(service) as http:

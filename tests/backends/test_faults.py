@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `model`")
 from stepwell.backends.device import memory  # noqa: E402
 from stepwell.backends.device.faults import is_sticky, out_of_memory, reason_of  # noqa: E402
 from stepwell.backends.device.memory import Room, making_room_for, pages_for, room_on, take  # noqa: E402
+from stepwell.backends.host import HostStepper  # noqa: E402
 from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
 from stepwell.core.errors import DeviceLostError, UserError  # noqa: E402
 from stepwell.core.instructions import Launch  # noqa: E402
@@ -89,8 +90,9 @@ class Failing:
     """A runner that raises in some of its runs."""
 
     def __init__(self, backend: TorchBackend, errors: dict[int, Exception]) -> None:
-        self.inner, self.errors, self.runs = backend._runner, errors, 0
-        backend._runner = self
+        assert isinstance(backend.stepper, HostStepper)
+        self.inner, self.errors, self.runs = backend.stepper.runner, errors, 0
+        backend.stepper.runner = self
 
     def run(self, work: Any) -> torch.Tensor:
         self.runs += 1

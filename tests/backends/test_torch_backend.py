@@ -148,7 +148,7 @@ def test_pr_1_preempted_anywhere_the_answer_goes_on(model: Path, at: int, mode: 
     for turn in range(2):
         table = list(backend._rows[1].table)
         stored = 60 + at - 1 + 3 * turn
-        group = [1] if backend._group.rows and any(row.id == 1 for row in backend._group.rows) else []
+        group = [1] if backend.stepper.group.rows and any(row.id == 1 for row in backend.stepper.group.rows) else []
         if mode == "swap":
             used = -(-stored // 8)
             host = list(range(used - 1, -1, -1))
@@ -291,7 +291,7 @@ def test_a_request_released_while_its_step_is_on_the_way_is_passed_over(model: P
     result = backend.execute(Launch(51, slices=[(2, 0, 5, True)], left=[2], joined=[2]))
     assert not result.failed
     assert not result.tokens
-    assert len(backend._group) == 1
+    assert len(backend.stepper.group.rows) == 1
 
 
 def test_what_cannot_be_is_refused(model: Path) -> None:

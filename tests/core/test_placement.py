@@ -20,6 +20,7 @@ from stepwell.core.engine import Engine
 from stepwell.core.errors import InvariantError, UserError
 from stepwell.core.events import Event, StepFailed
 from stepwell.core.execution import StepResult
+from stepwell.core.grammar import Grammar
 from stepwell.core.instructions import Instruction, Launch
 from stepwell.core.placement import Inline, Place, Threaded
 from stepwell.core.placement_open import make_place
@@ -83,8 +84,10 @@ def gone(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_clients_hear_the_same(placement: str) -> None:
+@pytest.mark.parametrize(
+    ("placement", "depth"), [*((placement, 1) for placement in PLACEMENTS), ("thread", 2), ("process", 2)]
+)
+def test_clients_hear_the_same(placement: str, depth: int) -> None:
     streams: list[Stream] = []
 
     async def visit(engine: Engine, place: Place) -> None:
@@ -93,7 +96,7 @@ def test_clients_hear_the_same(placement: str) -> None:
         for stream in streams:
             await stream.wait()
 
-    engine, events = serve(config_of(placement), visit)
+    engine, events = serve(config_of(placement, depth=depth), visit)
     assert not engine.failed
     assert not failures(events)
     for stream, prompt in zip(streams, prompts(12), strict=True):
@@ -101,8 +104,8 @@ def test_clients_hear_the_same(placement: str) -> None:
     assert engine.scheduler.state.allocator.usage().used == 0
 
 
-@pytest.mark.parametrize("moments", [(1,), (4,), (2, 5, 9)])
-def test_ro_3_killed_the_process_comes_again_and_answers_go_on(moments: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(("moments", "depth"), [((1,), 1), ((4,), 2), ((2, 5, 9), 1)])
+def test_ro_3_killed_the_process_comes_again_and_answers_go_on(moments: tuple[int, ...], depth: int) -> None:
     """Nothing is said twice, nothing is left out, and no request is the worse for it."""
     streams: list[Stream] = []
     pids: list[int] = []
@@ -122,7 +125,7 @@ def test_ro_3_killed_the_process_comes_again_and_answers_go_on(moments: tuple[in
         assert not place.trouble
         pids.append(place.pid)
 
-    engine, events = serve(config_of("process"), visit)
+    engine, events = serve(config_of("process", depth=depth), visit)
     assert not engine.failed
     assert [stream.tokens for stream in streams] == prompts(12)
     assert {stream.finished.reason for stream in streams if stream.finished} == {"stop"}
@@ -144,6 +147,28 @@ def test_one_that_dies_while_nobody_asks_is_replaced_at_once() -> None:
 
     engine, _ = serve(config_of("process"), visit)
     assert not engine.failed
+
+
+def test_one_that_dies_with_half_a_frame_holds_nobody_up() -> None:
+    """It was more than the socket takes, and it never read it."""
+
+    async def visit(engine: Engine, place: Place) -> None:
+        assert isinstance(place, Process)
+
+        async def prepare() -> None:
+            with pytest.raises(UserError, match="has ended"):
+                await place.prepare(Grammar("json", "x" * 5_000_000))
+
+        os.kill(place.pid, signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(prepare)
+            stream = engine.submit([4, 5], 9)
+            await anyio.sleep(0.05)
+            os.kill(place.pid, signal.SIGKILL)
+        await stream.wait()
+        assert stream.tokens == [4, 5]
+
+    assert not serve(config_of("process"), visit)[0].failed
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -281,7 +306,7 @@ def test_a_process_that_does_not_come_up_again_stops_the_engine(monkeypatch: pyt
 
     async def visit(engine: Engine, place: Place) -> None:
         assert isinstance(place, Process)
-        place._config = msgspec.structs.replace(place._config, model=ModelConfig(path="/nowhere.gguf"))
+        place._config = msgspec.structs.replace(place._config, cost=CostConfig(model="nobody"))
         os.kill(place.pid, signal.SIGKILL)
         with pytest.raises(InvariantError, match="without a finished step"):
             await engine.submit([1, 2, 3], 9).wait()

@@ -83,6 +83,15 @@ def test_a_step_with_few_and_with_all() -> None:
     assert line["tokens_per_piece"] >= 1
 
 
+def test_ab_1_of_a_crowd_that_leaves_at_once_nothing_is_left_over() -> None:
+    few = ("--few", "5", "--beat", "0.05", "--seconds", "1")
+    status, (_, line), err = bench("--users", "30", "--scenario", "leave", *few)
+    assert (status, err) == (0, "")
+    assert line["wrong"] == [], "answers of those that left would be told here"
+    assert line["asked"] == 30
+    assert line["loop_lag_most_ms"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

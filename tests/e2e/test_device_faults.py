@@ -119,7 +119,13 @@ def test_a_real_model_goes_on_to_the_letter(tmp_path: Path) -> None:
     model = write_speaking_gguf(tmp_path / "model.gguf")
     environ = faulty(tmp_path, "stepwell.backends.torch_backend:TorchBackend", at=9, faults=2)
     log = tmp_path / "log.txt"
-    pool = ("memory.pages=64", "memory.host_pages=16", "scheduler.token_budget=64", "scheduler.depth=2")
+    pool = (
+        "memory.pages=64",
+        "memory.host_pages=16",
+        "scheduler.token_budget=64",
+        "scheduler.running_limit=8",
+        "scheduler.depth=2",
+    )
     exact = ("model.deterministic=true", "model.threads=1")
     settings = [word for each in (*pool, *exact) for word in ("--set", each)]
     with serving("--model", str(model), *settings, cost=False, environ=environ, errors=log) as server:

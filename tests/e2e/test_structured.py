@@ -34,7 +34,7 @@ def test_the_sdk_parses_what_was_asked_for_and_a_hostile_grammar_harms_nobody() 
     asked: Any = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 150}
     with (
         serving("--model", "smollm2", *SMALL) as server,
-        OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+        OpenAI(base_url=server.url, api_key="none", timeout=4 * PATIENCE_S, max_retries=0) as client,
     ):
         (choice,) = client.chat.completions.parse(**asked, response_format=Person).choices
         assert isinstance(choice.message.parsed, Person)
@@ -67,7 +67,7 @@ def test_ro_3_a_worker_that_is_killed_loses_no_grammar() -> None:
 
     with (
         serving("--model", "smollm2", *SMALL, *exact) as server,
-        OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+        OpenAI(base_url=server.url, api_key="none", timeout=4 * PATIENCE_S, max_retries=0) as client,
     ):
         whole = ["".join(map(said, client.chat.completions.create(**asked, **way))) for way in ways]
         streams = [iter(client.chat.completions.create(**asked, **way)) for way in ways]

@@ -29,9 +29,9 @@ def test_smollm2_is_asked_to_call_a_tool() -> None:
     function = {"name": "weather", "description": "The weather of a city.", "parameters": SCHEMA}
     with (
         serving("--model", "smollm2", *small, cost=False) as server,
-        OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+        OpenAI(base_url=server.url, api_key="none", timeout=4 * PATIENCE_S, max_retries=0) as client,
         anthropic.Anthropic(
-            base_url=server.url.removesuffix("/v1"), api_key="none", timeout=PATIENCE_S, max_retries=0
+            base_url=server.url.removesuffix("/v1"), api_key="none", timeout=4 * PATIENCE_S, max_retries=0
         ) as other,
     ):
         asked: dict[str, Any] = {"model": "smollm2", "messages": messages, "temperature": 0, "max_tokens": 16}
@@ -75,20 +75,19 @@ def test_smollm2_keeps_to_tools_that_are_strict() -> None:
     function = {"name": "forecast", "description": "Of a city, some days.", "parameters": schema, "strict": True}
     small = ("--set", "memory.pages=256", "--set", "memory.host_pages=0")
     tools: list[Any] = [{"type": "function", "function": function}]
+    habit: list[Any] = []  # of calling, with arguments that the schema does not take: so small a model does as it did
+    for city in ("Paris", "Rome", "Oslo"):
+        call = f'<tool_call>[{{"name": "forecast", "arguments": {{"city": "{city}", "days": 30}}}}]</tool_call>'
+        habit += [{"role": "user", "content": f"Forecast for {city}?"}, {"role": "assistant", "content": call}]
+    habit.append({"role": "user", "content": "Forecast for Madrid?"})
     called = 0
     with (
         serving("--model", "smollm2", *small, cost=False) as server,
-        OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client,
+        OpenAI(base_url=server.url, api_key="none", timeout=4 * PATIENCE_S, max_retries=0) as client,
     ):
-        for seed in range(6):
-            question = f"Call the function forecast for Bern and {seed % 3 + 1} days."
+        for seed in range(3):
             answer = client.chat.completions.create(
-                model="smollm2",
-                messages=[{"role": "user", "content": question}],
-                tools=tools,
-                max_tokens=80,
-                temperature=0.7,
-                seed=seed,
+                model="smollm2", messages=habit, tools=tools, max_tokens=60, temperature=0.7, seed=seed
             )
             (choice,) = answer.choices
             for call in choice.message.tool_calls or ():

@@ -335,3 +335,13 @@ def test_a_failure_in_the_middle() -> None:
         assert "driver" not in call.text
 
     visit(make_service(backend=Breaks()), test, breaks=True)
+
+
+def test_what_is_not_there_is_told_in_their_words_too() -> None:
+    with client(make_service()) as http:
+        for answer, status in ((http.get("/v1/messages"), 405), (http.post("/v1/messages/batches", json={}), 404)):
+            told = answer.json()
+            assert (answer.status_code, told["type"]) == (status, "error")
+            assert set(told["error"]) == {"type", "message"}
+            assert answer.headers["request-id"] == answer.headers["x-request-id"]
+        assert http.get("/v1/messagesx").json()["error"]["code"] == "not_found"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stepwell.tests.transports.house import chat, client, make_service
 
-from starlette.testclient import TestClient  # isort: skip
+from starlette.testclient import TestClient, WebSocketDenialResponse  # isort: skip
 from starlette.websockets import WebSocketDisconnect  # isort: skip
 from stepwell.transports.gateway.digests import digest_of
 from stepwell.transports.http.admin_app import create_admin_app
@@ -42,6 +42,19 @@ def test_in_6_every_answer_of_every_route_has_a_name(keyed: bool) -> None:
             answer = http.request(method, path, headers={"X-Request-Id": given} if given else {})
             name = answer.headers.get("x-request-id", "")
             assert name == given if given == "mine-1" else name.startswith("req-"), (method, path, answer)
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1/chat/completions", "/"])
+def test_a_handshake_where_there_is_no_socket_is_told_so(path: str) -> None:
+    with (
+        client(make_service()) as http,
+        pytest.raises(WebSocketDenialResponse) as refused,
+        http.websocket_connect(path),
+    ):
+        pass
+    answer: Any = refused.value
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert answer.headers["x-request-id"].startswith("req-")
 
 
 def test_preflights_metrics_and_the_operators_port_have_names_too() -> None:

@@ -340,3 +340,27 @@ def test_cross_origin_pages_are_let_in_by_name_only() -> None:
         assert (
             "access-control-allow-origin" not in http.get("/v1/models", headers={"Origin": "https://a.example"}).headers
         )
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "words"),
+    [
+        ({"tools": [{"type": "web_search", "function": {"name": "f"}}]}, "tools[0].type", "only function"),
+        ({"tools": [], "tool_choice": {"type": "allowed_tools"}}, "tool_choice.type", "only function"),
+    ],
+)
+def test_in_4_what_is_one_of_a_few_words_is_told_which(fields: dict[str, Any], field: str, words: str) -> None:
+    with client(make_service()) as http:
+        answer = http.post(CHAT, json=chat(**fields))
+        assert error_of(answer) == (400, "invalid_value", field)
+        assert words in answer.json()["error"]["message"]
+        answer = http.post("/v1/responses", json={"input": "x", "truncation": "sometimes"})
+        assert "it is one of auto, disabled" in answer.json()["error"]["message"]
+
+
+def test_a_method_that_is_not_there_is_told_which_are() -> None:
+    with client(make_service()) as http:
+        for path, allowed in ((CHAT, {"POST"}), ("/v1/responses/x", {"GET", "HEAD"})):
+            answer = http.put(path)
+            assert error_of(answer)[:2] == (405, "method_not_allowed")
+            assert set(answer.headers["allow"].split(", ")) >= allowed

@@ -23,7 +23,7 @@ from stepwell.transports.gateway.credentials import NO_KEY, shown_by, without_cr
 from stepwell.transports.gateway.gateway import Gateway
 from stepwell.transports.gateway.guards import GUARDED, Guard, guard_of
 from stepwell.transports.gateway.keys import unauthorised
-from stepwell.transports.http.anthropic_shape import REQUEST_ID, error_of
+from stepwell.transports.http.anthropic_shape import REQUEST_ID, error_of, theirs
 from stepwell.transports.http.body import request_id
 
 OPEN = ("/health", "/livez", "/ping", "/ready", "/readyz")
@@ -31,8 +31,6 @@ OPEN = ("/health", "/livez", "/ping", "/ready", "/readyz")
 
 METRICS = "/metrics"
 MODELS = "/v1/"
-ANTHROPIC = "/v1/messages"
-"""Whose clients want errors in a shape of their own."""
 WRONG = "this key opens nothing here"
 CHALLENGE = 'Bearer realm="stepwell"'
 _READS = ("GET", "HEAD")
@@ -117,7 +115,7 @@ class Gate:
         if refusal.status == 401:
             headers["WWW-Authenticate"] = CHALLENGE
         body = refusal.body
-        if _path(scope).startswith(ANTHROPIC):
+        if theirs(_path(scope)):
             body, headers[REQUEST_ID] = msgspec.json.encode(error_of(refusal)), headers["X-Request-Id"]
         answer = Response(body, refusal.status, headers, media_type="application/json")
         await answer(scope, receive, send)

@@ -30,6 +30,7 @@ TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
+PREFIX = "/v1/messages"
 REQUEST_ID = "request-id"
 """The header under which Anthropic's clients look for the id of a request."""
 OWN_LIMIT = "rate_limit_exceeded"
@@ -40,6 +41,11 @@ def status_of(refusal: Refusal) -> int:
     """Anthropic's clients know 529 for a server that has no room, and 429 for limits of their own."""
     busy = refusal.status == 503 or (refusal.status == 429 and refusal.code != OWN_LIMIT)
     return 529 if busy else refusal.status
+
+
+def theirs(path: str) -> bool:
+    """Whether clients of theirs ask there, who want errors in their shape."""
+    return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
 def error_of(refusal: Refusal) -> Json:

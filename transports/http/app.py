@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -14,6 +15,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from stepwell.core.errors import StepwellError
 from stepwell.core.metrics import CONTENT_TYPE
@@ -24,6 +27,7 @@ from stepwell.transports.gateway.limits import RATE_HEADERS
 from stepwell.transports.http.admin import ADMIN
 from stepwell.transports.http.answering import ENGINE_ID, check_model
 from stepwell.transports.http.anthropic import ANTHROPIC_ROUTES
+from stepwell.transports.http.anthropic_shape import REQUEST_ID, error_of, status_of, theirs
 from stepwell.transports.http.batches import BATCHES, runner_of
 from stepwell.transports.http.body import BodyRoom, request_id, service_of
 from stepwell.transports.http.files import FILES
@@ -83,6 +87,22 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
         *TOKENIZING_ROUTES,
         WebSocketRoute("/v1/responses", responses_socket),
     ]
+    app = Starlette(
+        routes=routes,
+        middleware=_layers(service, guards),
+        exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
+        lifespan=lifespan,
+    )
+    app.router.default = nowhere(app)
+    app.state.service = service
+    app.state.responses = Responses(service)
+    app.state.created = int(time.time())
+    app.state.batches = runner_of(app, service)
+    return app
+
+
+def _layers(service: Service, guards: Sequence[Guard]) -> list[Middleware]:
+    """Around the routes, the outermost first."""
     origins = list(service.limits.origins)
     cors = Middleware(
         CORSMiddleware,
@@ -99,34 +119,28 @@ def create_app(service: Service, guards: Sequence[Guard] = GUARDS) -> Starlette:
     traced = [Middleware(TraceHeaders)] if service.config.telemetry.traces else []
     sockets = Middleware(SocketTimes, service=service)
     gate = Middleware(Gate, service.gateway, guards, told if limits.limits.any else None)
-    app = Starlette(
-        routes=routes,
-        middleware=[
-            Middleware(Named),
-            *traced,
-            *([cors] if origins else []),
-            gate,
-            Middleware(BodyRoom, bodies=service.bodies),
-            sockets,
-        ],
-        exception_handlers={StepwellError: refused, HTTPException: refused_by_router, Exception: failed},
-        lifespan=lifespan,
-    )
-    app.state.service = service
-    app.state.responses = Responses(service)
-    app.state.created = int(time.time())
-    app.state.batches = runner_of(app, service)
-    return app
+    return [
+        Middleware(Named),
+        *traced,
+        *([cors] if origins else []),
+        gate,
+        Middleware(BodyRoom, bodies=service.bodies),
+        sockets,
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ errors
 
 
-def _error(request: Request, refusal: Refusal) -> Response:
-    headers = {"X-Request-Id": request_id(request), **refusal.headers}
+def _error(request: Request, refusal: Refusal, more: Mapping[str, str] | None = None) -> Response:
+    headers = {"X-Request-Id": request_id(request), **refusal.headers, **(more or {})}
     if refusal.status in (408, 413, 503):  # and of a body that nobody reads, the rest need not come
         headers["Connection"] = "close"
-    return Response(refusal.body, refusal.status, headers, media_type="application/json")
+    body, status = refusal.body, refusal.status
+    if theirs(request.url.path):
+        body, status = msgspec.json.encode(error_of(refusal)), status_of(refusal)
+        headers[REQUEST_ID] = headers["X-Request-Id"]
+    return Response(body, status, headers, media_type="application/json")
 
 
 async def refused(request: Request, error: Exception) -> Response:
@@ -138,11 +152,25 @@ async def refused(request: Request, error: Exception) -> Response:
 
 async def refused_by_router(request: Request, error: Exception) -> Response:
     """No such path, or not with this method."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    status, more = (error.status_code, error.headers) if isinstance(error, HTTPException) else (500, None)
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "http_error")
-    return _error(
-        request, Refusal(status, code, f"{request.method} {request.url.path[:200]}: {code.replace('_', ' ')}")
-    )
+    message = f"{request.method} {request.url.path[:200]}: {code.replace('_', ' ')}"
+    return _error(request, Refusal(status, code, message), more)
+
+
+def nowhere(app: Starlette) -> ASGIApp:
+    """Where no route leads; a handshake is told as a request would be, if the server can."""
+    found_nothing = app.router.default
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket" or "websocket.http.response" not in scope.get("extensions", {}):
+            await found_nothing(scope, receive, send)
+            return
+        refusal = Refusal(404, "not_found", f"WebSocket {scope['path'][:200]}: not found")
+        socket = WebSocket(scope, receive, send)
+        await socket.send_denial_response(Response(refusal.body, refusal.status, media_type="application/json"))
+
+    return answer
 
 
 async def failed(request: Request, error: Exception) -> Response:

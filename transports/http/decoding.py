@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from anyio.lowlevel import checkpoint
 from msgspec import Raw
 
 from stepwell.transports.errors import RequestError
+from stepwell.transports.http.allowed import words_at
 
 T = TypeVar("T")
 
@@ -84,12 +85,12 @@ def decode(body: bytes | Raw, decoder: msgspec.json.Decoder[T], field: str = "")
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid(str(error), field) from None
+        raise _invalid(str(error), field, decoder.type) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(str(error), bytes(body)) from None
 
 
-def _invalid(text: str, within: str) -> RequestError:
+def _invalid(text: str, within: str, kind: Any) -> RequestError:
     match = _AT.match(text)
     what, path = (match["what"], match["path"] or "") if match else (text, "")
     field = (within + path).lstrip(".").replace("[...]", "")
@@ -97,6 +98,8 @@ def _invalid(text: str, within: str) -> RequestError:
     if missing:
         field = f"{field}.{missing[1]}".lstrip(".")
         what = "is required"
+    elif what.startswith("Invalid enum value") and (words := words_at(kind, path)):
+        what += f"; it is one of {', '.join(words)}" if len(words) > 1 else f"; only {words[0]} is understood here"
     return RequestError(what[0].lower() + what[1:].replace("`", ""), field=field)
 
 

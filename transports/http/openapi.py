@@ -86,9 +86,10 @@ def _security(path: str, keyed: bool, open: Sequence[str]) -> Json:
 
 async def openapi(request: Request) -> Response:
     """``GET /openapi.json``."""
-    gateway = service_of(request).gateway
-    open = ("/metrics",) if gateway.config.gateway.metrics == "open" else ()
-    body = _encoded(tuple(listed(request.app.routes)), gateway.keyed, (*OPEN, *open))
+    service = service_of(request)
+    keyed, open = service.gateway.keyed, (*OPEN, *(("/metrics",) if service.config.gateway.metrics == "open" else ()))
+    routes = tuple(listed(request.app.routes))
+    body = await service.aside(lambda: _encoded(routes, keyed, open))  # which takes a moment, the first time
     return Response(body, media_type="application/json")
 
 

@@ -8,12 +8,12 @@ in which few rows want such things pays for few.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from stepwell.backends import draws
-from stepwell.backends.constraint import Bits
 from stepwell.core.errors import CapacityError
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams
 
@@ -116,7 +116,7 @@ class Sides:
             self.edits[place, : len(listed)] = torch.from_numpy(made)
         self.notes[place, 0] = len(listed)
 
-    def allow(self, place: int, bits: Bits | None) -> None:
+    def allow(self, place: int, bits: np.ndarray[Any, np.dtype[np.int32]] | None) -> None:
         """What may come: one line of words, a bit for each token (missing ones: 0); None: all."""
         if bits is not None:
             line = torch.from_numpy(np.ascontiguousarray(bits).reshape(-1))[: self.masks.shape[1]]

@@ -240,7 +240,7 @@ def test_words_say_what_they_are_for() -> None:
     assert not wants_side(SamplingParams(top_k=3, top_p=0.4, min_p=0.1))
     assert wants_side(SamplingParams(), masked=True)
     for it in ({"presence_penalty": 1.0}, {"logit_bias": {1: 1.0}}, {"min_tokens": 1}, {"bad_words": ((1,),)}):
-        assert wants_side(SamplingParams(**it))  # type: ignore[arg-type]
+        assert wants_side(SamplingParams(**it))
 
 
 def test_no_rows_draw_nothing() -> None:

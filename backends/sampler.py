@@ -1,6 +1,7 @@
 """From scores to the next token, one row at a time, so that no row can feel another.
 
-Random draws are a function of (request seed, token position) and of nothing else.
+Random draws are a function of (request seed, token position) and of nothing else; ``backends/draws.py`` is their
+arithmetic, and ``kernels/sampling`` does the same for all rows of a step on a device, token for token.
 """
 
 from __future__ import annotations
@@ -11,27 +12,13 @@ from typing import Any
 import numpy as np
 
 from stepwell.backends.constraint import Bools, barred_by_words
+from stepwell.backends.draws import Singles, Wholes, least_weight, octaves, reach, share, threshold, weights
 from stepwell.core.sampling import GREEDY_BELOW, SamplingParams, TokenLogprob
 
-Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 Scores = np.ndarray[tuple[int], np.dtype[Any]]
 
 _FEW = 1024
 """So many of the best are sorted first; all of them only if these do not suffice."""
-_MASK = (1 << 64) - 1
-
-
-def uniform(seed: int, position: int) -> float:
-    """A draw in [0, 1), the same for the same seed and position on every machine."""
-    return (_mixed(_mixed(seed & _MASK) ^ (position * 0x9E3779B97F4A7C15 & _MASK)) >> 11) * 2.0**-53
-
-
-def _mixed(x: int) -> int:
-    """The finaliser of SplitMix64."""
-    x = x + 0x9E3779B97F4A7C15 & _MASK
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    x = (x ^ x >> 27) * 0x94D049BB133111EB & _MASK
-    return x ^ x >> 31
 
 
 def is_plain(sampling: SamplingParams, generated: int) -> bool:
@@ -61,20 +48,20 @@ def choose(
     ``barred`` tokens are not chosen before ``min_tokens`` others, as long as there is another; and never one that is
     not ``allowed`` (None: all are).
 
-    In this order: penalties, bias, masks, temperature, top-k, top-p, min-p, draw.
+    In this order: penalties, bias, masks, temperature, top-k, top-p, min-p, draw.  Scores are float32 throughout, and
+    of equal ones the lower token is the better.
     """
     scores = _adjusted(logits, sampling, tokens, prompt_tokens)
     scores = masked(scores, allowed, _barred(sampling, tokens, prompt_tokens, barred))
     if sampling.temperature < GREEDY_BELOW:
         return int(scores.argmax())
-    with np.errstate(over="ignore"):  # a cold temperature sends the others to minus infinity, which is meant
-        scores = (scores - scores.max()) / sampling.temperature
-    ids, weights = _nucleus(scores, sampling)
-    totals = weights.cumsum()
-    draw = uniform(seed, len(tokens)) * totals[-1]
-    place = int(np.searchsorted(totals, draw, side="right"))
-    last = int(np.flatnonzero(weights)[-1])
-    place = min(place, last)
+    weight = weights(scores, scores.max(), octaves(sampling.temperature))
+    ids = _nucleus(scores, weight, sampling)
+    kept = weight if ids is None else weight[ids]
+    if sampling.min_p > 0:
+        kept = np.where(kept < least_weight(sampling.min_p), 0, kept)
+    totals = kept.cumsum()
+    place = int(np.searchsorted(totals, threshold(seed, len(tokens), int(totals[-1])), side="right"))
     return place if ids is None else int(ids[place])
 
 
@@ -83,19 +70,21 @@ def _adjusted(
     sampling: SamplingParams,
     tokens: Sequence[int],
     prompt_tokens: int,
-) -> Floats:
+) -> Singles:
     """Penalties look at the whole text (repetition) or at the output (presence, frequency), as the field has it."""
-    scores = logits.astype(np.float64)
-    if sampling.repetition_penalty != 1.0:
-        seen = np.unique(np.asarray(tokens, np.int64))
-        mine = scores[seen]
-        scores[seen] = np.where(mine > 0, mine / sampling.repetition_penalty, mine * sampling.repetition_penalty)
-    if sampling.presence_penalty or sampling.frequency_penalty:
-        said, times = np.unique(np.asarray(tokens[prompt_tokens:], np.int64), return_counts=True)
-        scores[said] -= sampling.presence_penalty + sampling.frequency_penalty * times
-    for token, bias in sampling.logit_bias.items():
-        if 0 <= token < len(scores):
-            scores[token] += bias
+    scores = logits.astype(np.float32)
+    with np.errstate(over="ignore"):
+        if sampling.repetition_penalty != 1.0:
+            seen, harder = np.unique(np.asarray(tokens, np.int64)), np.float32(sampling.repetition_penalty)
+            mine = scores[seen]
+            scores[seen] = np.where(mine > 0, mine / harder, mine * harder)
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            said, times = np.unique(np.asarray(tokens[prompt_tokens:], np.int64), return_counts=True)
+            often = np.float32(sampling.frequency_penalty) * times.astype(np.float32)
+            scores[said] -= np.float32(sampling.presence_penalty) + often
+        for token, bias in sampling.logit_bias.items():
+            if 0 <= token < len(scores):
+                scores[token] += np.float32(bias)
     return scores
 
 
@@ -110,8 +99,11 @@ def _barred(
 
 
 def masked(scores: Scores, allowed: Bools | None, barred: Sequence[Sequence[int]] = ()) -> Scores:
-    """Minus infinity for what is not ``allowed``, and for what is ``barred``: list after list, while any is left."""
-    if allowed is None and not barred:
+    """Minus infinity for what is not ``allowed``, and for what is ``barred``: list after list, while any is left.
+
+    Where nothing is allowed everything is.
+    """
+    if (allowed is None and not barred) or (allowed is not None and not allowed.any()):
         return scores
     kept = np.ones(len(scores), np.bool_) if allowed is None else allowed
     for each in barred:
@@ -124,30 +116,26 @@ def masked(scores: Scores, allowed: Bools | None, barred: Sequence[Sequence[int]
 
 
 def _nucleus(
-    scores: Floats, sampling: SamplingParams
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]] | None, Floats]:
-    """Tokens that may be drawn and their weights; None for the ids: all, in their order.  The best score is 0."""
+    scores: Singles, weight: Wholes, sampling: SamplingParams
+) -> np.ndarray[tuple[int], np.dtype[np.int64]] | None:
+    """Tokens that top-k and top-p leave, the lowest first; None: all."""
     top_k = sampling.top_k if 0 < sampling.top_k < len(scores) else 0
-    kept = np.exp(scores)
-    weights = np.where(kept < sampling.min_p, 0.0, kept) if sampling.min_p > 0 else kept
     if not top_k and sampling.top_p >= 1.0:
-        return None, weights
+        return None
     count = top_k or _FEW
-    while True:
-        ids = _best(scores, count)
-        running = kept[ids].cumsum()
-        mass = running[-1] if top_k else kept.sum()
-        enough = bool(top_k) or count >= len(scores) or running[-1] >= sampling.top_p * mass
-        if enough:
-            break
-        count = len(scores)
+    ids = _best(scores, count)
+    running = weight[ids].cumsum()
+    least = reach(share(sampling.top_p), int(running[-1]) if top_k else int(weight.sum()))
+    if not top_k and running[-1] < least:
+        ids = _best(scores, len(scores))
+        running = weight[ids].cumsum()
     if sampling.top_p < 1.0:
         # Up to and including the one with which the mass is reached; always at least the best.
-        ids = ids[: int(np.searchsorted(running, sampling.top_p * mass, side="left")) + 1]
-    return ids, weights[ids]
+        ids = ids[: int(np.searchsorted(running, least, side="left")) + 1]
+    return np.sort(ids)
 
 
-def _best(scores: Floats, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _best(scores: Scores, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The ``count`` highest, best first; of equals the lower token first."""
     size = len(scores)
     if count >= size:

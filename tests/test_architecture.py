@@ -164,6 +164,7 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (rules.environment, "stepwell.cli.sim", "import os\nx = os.environ"),
     (rules.sizes, "stepwell.core.group", "def f():\n" + "    pass\n" * 69),
     (rules.sizes, "stepwell.core.group", "pass\n" * 400),
+    (rules.annotated, "stepwell.backends.kernels.norm.triton", "@triton.jit\ndef f(x, BLOCK: tl.constexpr): ..."),
     (rules.annotated, "stepwell.core.group", "def _f(x): ...\nclass A:\n    def f(self, x: int) -> None: ..."),
 ]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepwell.backends.sampler import choose, logprob, uniform
+from stepwell.backends.draws import uniform
+from stepwell.backends.sampler import choose, logprob
 from stepwell.core.sampling import SamplingParams
 
 VOCABULARY = 40

@@ -53,14 +53,15 @@ def test_ro_3_a_worker_that_is_killed_loses_no_grammar() -> None:
     needs_small_model()
     exact = ("--set", "model.deterministic=true", "--set", "model.threads=1")
     messages: Any = [{"role": "user", "content": "Tell me of Jane, who is 54."}]
-    form: Any = {"type": "json_schema", "json_schema": {"name": "p", "schema": Person.model_json_schema()}}
+    schema = {**Person.model_json_schema(), "additionalProperties": False}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "p", "schema": schema}}
     ways: list[dict[str, Any]] = [
         {"response_format": form, "temperature": 0},
         {"response_format": form, "temperature": 1.0, "seed": 3},
         {"extra_body": {"structured_outputs": {"regex": "[a-z]{12,20}(x|yz)"}}, "temperature": 1.0, "seed": 4},
-        {"temperature": 0},
+        {"temperature": 0, "max_tokens": 24},
     ]
-    asked: Any = {"model": "smollm2", "messages": messages, "max_tokens": 48, "stream": True}
+    asked: Any = {"model": "smollm2", "messages": messages, "max_tokens": 100, "stream": True}
 
     def said(chunk: Any) -> str:
         return chunk.choices[0].delta.content or "" if chunk.choices else ""
@@ -69,8 +70,8 @@ def test_ro_3_a_worker_that_is_killed_loses_no_grammar() -> None:
         serving("--model", "smollm2", *SMALL, *exact) as server,
         OpenAI(base_url=server.url, api_key="none", timeout=4 * PATIENCE_S, max_retries=0) as client,
     ):
-        whole = ["".join(map(said, client.chat.completions.create(**asked, **way))) for way in ways]
-        streams = [iter(client.chat.completions.create(**asked, **way)) for way in ways]
+        whole = ["".join(map(said, client.chat.completions.create(**{**asked, **way}))) for way in ways]
+        streams = [iter(client.chat.completions.create(**{**asked, **way})) for way in ways]
         texts = ["".join(said(next(stream)) for _ in range(4)) for stream in streams]
         os.kill(worker_of(server), signal.SIGKILL)
         texts = [text + "".join(map(said, stream)) for text, stream in zip(texts, streams, strict=True)]

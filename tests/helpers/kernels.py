@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra `model`")
-triton = pytest.importorskip("triton", reason="needs the extra `cuda`")
+pytest.importorskip("torch", reason="needs the extra `model`")
+pytest.importorskip("triton", reason="needs the extra `cuda`")
 
-from torch import Tensor  # noqa: E402
+import torch
+import triton
+from torch import Tensor
 
 DEVICE = torch.device("cpu" if triton.knobs.runtime.interpret or not torch.cuda.is_available() else "cuda")
 """Where the kernels run: interpreted, on tensors of the processor, unless there is a GPU and the tests may use it."""

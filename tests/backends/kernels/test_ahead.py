@@ -78,7 +78,7 @@ def test_interpreted_kernels_are_not_compiled(
     assert "TRITON_INTERPRET" in capsys.readouterr().err
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _nothing(out, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     tl.store(out + tl.arange(0, BLOCK), 0)
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from stepwell.tests.helpers.kernels import Guarded
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def _fill(out, first, last, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     at = first + tl.arange(0, BLOCK)
     tl.store(out + at, at.to(tl.float32), mask=at < last)  # (the interpreter makes no bfloat16 of an integer)

@@ -11,7 +11,7 @@ from stepwell.backends.kernels.norm import triton as norm
 from stepwell.backends.kernels.pages import triton as pages
 from stepwell.backends.kernels.rope import triton as rope
 from stepwell.backends.kernels.swiglu import triton as gate
-from stepwell.benchmarks.gpu import correct_attention, truth
+from stepwell.benchmarks.gpu import correct_attention, correct_sampling, truth
 from stepwell.benchmarks.gpu.bench import Bench
 from stepwell.benchmarks.gpu.inputs import draw, heads_of
 from stepwell.benchmarks.gpu.lines import Line
@@ -32,6 +32,7 @@ def run(bench: Bench) -> None:
     for what, check in checks.items():
         bench.each(what, lambda check=check: check(bench), KEY)  # type: ignore[misc]
     correct_attention.run(bench)
+    correct_sampling.run(bench)
 
 
 def found(bench: Bench, what: str, dtype: torch.dtype, share: float) -> Line:

@@ -130,7 +130,7 @@ NO_CARD = Scale(
     decoding=(Decoding(1, 9, 2), Decoding(2, 9, 1)),
     gap=Decoding(2, 9, 2),
     prefilling=(1, 20),
-    sampled=2,
+    sampled=1,
     swapped=3,
     beside=(2, 8, 3),
 )

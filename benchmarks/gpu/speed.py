@@ -8,10 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from stepwell.backends.kernels.attention import triton as attention
+from stepwell.backends.kernels.int8 import triton as int8
+from stepwell.backends.kernels.int8.reference import quantise
 from stepwell.backends.kernels.norm import triton as norm
 from stepwell.backends.kernels.pages import triton as pages
 from stepwell.backends.kernels.rope import triton as rope
+from stepwell.backends.kernels.sampling import triton as sampling
 from stepwell.backends.kernels.swiglu import triton as gate
+from stepwell.benchmarks.gpu import correct_sampling
 from stepwell.benchmarks.gpu.bench import Bench
 from stepwell.benchmarks.gpu.inputs import draw, heads_of, ints, paged
 from stepwell.benchmarks.gpu.lines import Line, shown
@@ -57,6 +61,8 @@ def run(bench: Bench) -> None:
     bench.each("prefill attention", lambda: prefills(rates))
     bench.each("kernels between products", lambda: between(rates))
     bench.each("copies of pages", lambda: page_copies(rates))
+    bench.each("sampling", lambda: samples(rates))
+    bench.each("product with int8 weights", lambda: products(rates))
 
 
 def decodes(rates: Rates) -> Iterator[Line]:
@@ -137,3 +143,30 @@ def page_copies(rates: Rates) -> Iterator[Line]:
     yield rates.bytes(f"scatter {what}", lambda: pages.scatter_pages(staged, keys, values, there), moved)
     one, other = some[:1], some[1:2]
     yield rates.bytes("copy 1 page", lambda: pages.copy_pages(keys, values, one, other), moved // count)
+
+
+def samples(rates: Rates) -> Iterator[Line]:
+    """A step's last kernels: scores of every token are read at least once."""
+    bench, vocabulary = rates.bench, rates.bench.scale.model["vocab_size"]
+    for rows in sorted({1, bench.scale.sampled}):
+        logits, lengths = draw(bench, rows, vocabulary, dtype=torch.float32), ints(bench, range(1, rows + 1))
+        for what, way in correct_sampling.ways(bench).items():
+            bench.check()
+            words = correct_sampling.words_of(bench, way, rows)
+            yield rates.bytes(
+                f"sampling, {rows} rows, {what}",
+                lambda: sampling.sample(logits, words, lengths, cut=correct_sampling.cut_of(bench)),  # noqa: B023
+                logits.nbytes,
+            )
+
+
+def products(rates: Rates) -> Iterator[Line]:
+    """Few rows by int8 weights, which are read once."""
+    bench, model = rates.bench, rates.bench.scale.model
+    weight, scales = quantise(draw(bench, model["intermediate"], model["hidden"], dtype=torch.float32))
+    for rows in sorted({1, bench.scale.sampled}):
+        bench.check()
+        given = draw(bench, rows, model["hidden"])
+        out = draw(bench, rows, model["intermediate"])
+        what = f"product with int8 weights, {rows} rows"
+        yield rates.bytes(what, lambda: int8.int8_linear(given, weight, scales, out=out), weight.nbytes)  # noqa: B023

@@ -38,7 +38,8 @@ class DeviceRunner:
 
         hidden = self._model.forward(inputs.tokens[:rows], inputs.positions[:rows], inputs.slots(rows), attend)
         scores = self.scores[:rows].copy_(self._model.logits(hidden))
-        self.sampled[:, :rows] = choose(scores)
+        tokens, finite = self._kernels.sample(scores, inputs.sampling[:, :rows], lengths)
+        self.sampled[0, :rows], self.sampled[1, :rows] = tokens, finite
         inputs.advance(self.sampled[0, :rows])
 
     def mixed(self, members: int, longest: int, slices: Slices) -> tuple[Tensor, Tensor, Hidden]:
@@ -72,7 +73,8 @@ class DeviceRunner:
         members_too = torch.arange(members, device=slices.last.device)
         wanted = torch.cat([members_too, slices.last + members])
         scores = self._model.logits(rows_of(hidden, wanted)).float() if len(wanted) else self.scores[:0]
-        sampled = choose(scores)
+        words = torch.cat([inputs.sampling[:, :members], slices.sampling], 1)
+        sampled = torch.stack(kernels.sample(scores, words, torch.cat([lengths, slices.lengths]))).int()
         inputs.advance(sampled[0, :members])
         return scores, sampled, hidden
 
@@ -88,9 +90,3 @@ class DeviceRunner:
                     rows = torch.arange(at + first, at + last, device=self.scores.device)
                     each.told(each.start + first, self._model.logits(rows_of(hidden, rows)).float())
             at += each.count
-
-
-def choose(scores: Tensor) -> Tensor:
-    """The highest of each row, and whether it is finite (it is not if any is no number): [2, rows] int32."""
-    values, tokens = scores.max(-1)
-    return torch.stack([tokens.int(), values.isfinite().int()])

@@ -11,6 +11,7 @@ from torch import Tensor
 from stepwell.backends.batch import Ints
 from stepwell.backends.device.group import Words
 from stepwell.backends.device.transfer import Post
+from stepwell.backends.kernels.sampling.columns import WORDS
 from stepwell.backends.runner import SliceWork
 from stepwell.core.types import Page
 
@@ -32,6 +33,8 @@ class Slices(msgspec.Struct, frozen=True):
     """Rows of the longest."""
     last: Tensor
     """The last row (int64) of each slice that samples."""
+    lengths: Tensor
+    """Positions that each of those knows then."""
     sampling: Tensor
     """[words, slices that sample]."""
 
@@ -57,7 +60,7 @@ def send_slices(work: Sequence[SliceWork], words: Words, nowhere: Page, page_siz
     firsts = np.cumsum([0, *(each.count for each in work)])
     sampling = [each for each in work if each.samples]
     last = firsts[1:][[each.samples for each in work]] - 1
-    columns = np.array([list(words(each.row)) for each in sampling], np.int64).T
+    columns = np.array([words(each.row) for each in sampling], np.int64).reshape(len(sampling), WORDS).T
     sent = post.send(
         [
             *(np.concatenate(each) for each in (tokens, positions, slots)),
@@ -65,7 +68,8 @@ def send_slices(work: Sequence[SliceWork], words: Words, nowhere: Page, page_siz
             firsts,
             np.array([each.start for each in work], np.int64),
             last,
-            np.ascontiguousarray(columns).ravel(),
+            np.array([each.start + each.count for each in sampling], np.int64),
+            columns.ravel(),
         ]
     )
     return Slices(
@@ -77,7 +81,8 @@ def send_slices(work: Sequence[SliceWork], words: Words, nowhere: Page, page_siz
         starts=sent[5].int(),
         longest=max(each.count for each in work),
         last=sent[6],
-        sampling=sent[7].int().view(-1, len(sampling)) if sampling else sent[7].int().view(0, 0),
+        lengths=sent[7].int(),
+        sampling=sent[8].int().view(WORDS, len(sampling)),
     )
 
 

@@ -16,6 +16,7 @@ from stepwell.backends.device.runner import DeviceRunner
 from stepwell.backends.device.slices import send_slices
 from stepwell.backends.device.transfer import post_of
 from stepwell.backends.follow import follow
+from stepwell.backends.kernels.sampling.columns import WORDS, wants_side, words_of
 from stepwell.backends.kernels.suite import Kernels
 from stepwell.backends.kv_cache import KVCache
 from stepwell.backends.masks import Masks
@@ -56,8 +57,8 @@ class DeviceStepper:
         self._post = post_of(model.device)
         context = min(model.config.context, cache.pages * cache.page_size)
         width = -(-(context + _AHEAD) // cache.page_size)
-        self._inputs = Inputs(running_limit, width, 0, cache.pages, cache.page_size, model.device)
-        self.group = DeviceGroup(self._inputs, _no_words)
+        self._inputs = Inputs(running_limit, width, WORDS, cache.pages, cache.page_size, model.device)
+        self.group = DeviceGroup(self._inputs, _words)
         fused = FusedLlama(model, kernels, cache)
         self._runner = DeviceRunner(fused, kernels, self._inputs, self._vocabulary)
         self._decoding: Decoding = ByHand(self._runner.decode)
@@ -99,7 +100,7 @@ class DeviceStepper:
         tokens, finite = letter.read()[:, : len(sampled)].tolist()
         check_finite(sampled, finite)
         allowed = None if masks is None else masks.result()
-        odd = odd_rows(sampled, self._vocabulary, allowed, lambda row: is_plain(row.sampling, row.generated))
+        odd = odd_rows(sampled, self._vocabulary, allowed, _stands)
         if odd:
             settle(odd, _fetched(scores, [each.place for each in odd]), tokens, rows.__contains__, result)
             for each in odd:
@@ -128,14 +129,19 @@ class DeviceStepper:
         self.group.clear()
 
     def _mixed(self, members: int, slices: Sequence[SliceWork]) -> tuple[Tensor, Tensor]:
-        sent = send_slices(slices, _no_words, self._cache.pages, self._cache.page_size, self._post)
+        sent = send_slices(slices, _words, self._cache.pages, self._cache.page_size, self._post)
         scores, chosen, hidden = self._runner.mixed(members, self.group.longest, sent)
         self._runner.tell(hidden, members, slices)
         return scores, chosen
 
 
-def _no_words(row: Row) -> Sequence[int]:
-    return ()
+def _words(row: Row) -> Sequence[int]:
+    return words_of(row.sampling, row.prompt_tokens, row.seed)
+
+
+def _stands(row: Row) -> bool:
+    """Whether the device knows all that the row's next token depends on."""
+    return not wants_side(row.sampling) or is_plain(row.sampling, row.generated)
 
 
 def _fetched(scores: Tensor, places: Sequence[int]) -> Iterable[Scores]:

@@ -12,6 +12,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from stepwell.backends.kernels.sampling.columns import Sides
+
 
 class Kernels(Protocol):
     """One implementation of every operation.  None of them waits for the device, so all may be recorded in a graph,
@@ -84,6 +86,20 @@ class Kernels(Protocol):
     ) -> Tensor:
         """Causal attention of slices: rows ``firsts[i]`` … ``firsts[i + 1] - 1`` are positions ``starts[i]`` … of the
         request whose pages are ``tables[i]``, where their own keys lie already."""
+        ...
+
+    def sample(
+        self,
+        logits: Tensor,
+        words: Tensor,
+        lengths: Tensor,
+        *,
+        sides: Sides | None = None,
+        out: Tensor | None = None,
+        finite: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The next token of each row (int64) by its column of ``words``, and whether its scores are numbers (bool).
+        ``lengths`` are the tokens known, and so the position of the one that is drawn."""
         ...
 
     def copy_pages(self, keys: Tensor, values: Tensor, sources: Tensor, targets: Tensor) -> None:

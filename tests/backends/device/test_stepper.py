@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs the extra `model`")
 
+from stepwell.backends.device import stepper  # noqa: E402
 from stepwell.backends.device.stepper import DeviceStepper  # noqa: E402
 from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
 from stepwell.core.errors import UserError  # noqa: E402
@@ -32,6 +34,7 @@ SAMPLINGS = (
     FREE,
     SamplingParams(temperature=0.0, logprobs=2, prompt_logprobs=1),
     SamplingParams(temperature=1.3, seed=1),
+    SamplingParams(temperature=0.8, top_p=0.7, seed=5),
     SamplingParams(temperature=0.9, top_p=0.9, frequency_penalty=0.5, logprobs=0, seed=2),
     SamplingParams(temperature=1.0, top_k=20, min_p=0.02, seed=3),
     SamplingParams(temperature=0.0, presence_penalty=0.7, repetition_penalty=1.1),
@@ -54,14 +57,18 @@ def on_device(path: Path, kernels: str = "plain", **sizes: Any) -> TorchBackend:
 
 
 def crowd(
-    count: int, seed: int, prompts: tuple[int, int] = (1, 40), answers: tuple[int, int] = (1, 24)
+    count: int,
+    seed: int,
+    prompts: tuple[int, int] = (1, 40),
+    answers: tuple[int, int] = (1, 24),
+    samplings: Sequence[SamplingParams] = SAMPLINGS,
 ) -> list[Request]:
     dice = random.Random(seed)
     return [
         (
             [dice.randrange(SHAPE.vocab_size) for _ in range(dice.randint(*prompts))],
             dice.randint(*answers),
-            dice.choice(SAMPLINGS),
+            dice.choice(samplings),
         )
         for _ in range(count)
     ]
@@ -154,6 +161,23 @@ def memory_of(backend: TorchBackend) -> list[int]:
     return [each.data_ptr() for each in vars(backend.stepper._inputs).values() if isinstance(each, torch.Tensor)]
 
 
+def test_tokens_are_drawn_without_a_look_at_the_scores(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of greedy requests and drawn ones; a penalty wants them on the host."""
+    asked: list[Sequence[int]] = []
+    fetched = stepper._fetched
+    monkeypatch.setattr(stepper, "_fetched", lambda scores, places: asked.append(places) or fetched(scores, places))
+    drawn = [
+        FREE,
+        SamplingParams(temperature=1.3, seed=1, ignore_eos=True),
+        SamplingParams(temperature=1.0, top_k=9, top_p=0.9, min_p=0.01, seed=2, ignore_eos=True),
+    ]
+    both = twins(model, partial(on_device, recorder_of=Tape))
+    serve(both, [([5 + index] * 4, 8, sampling) for index, sampling in enumerate(drawn)])
+    assert not asked
+    serve(both, [([5], 4, SamplingParams(temperature=0.0, presence_penalty=1.0, ignore_eos=True))])
+    assert asked == [[0]] * 4
+
+
 def test_a_request_may_use_the_whole_context(model: Path) -> None:
     """Deeper, it computes past its last position before it hears that it is over."""
     for depth in (1, 3):
@@ -222,7 +246,8 @@ def test_kernels_and_what_does_not_go_with_them(model: Path) -> None:
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra `cuda`")
 def test_triton_s_kernels_say_at_every_step_what_the_host_says(model: Path) -> None:
     """In their interpreter, which takes its time: two requests in slices, one of which gives way, beside each other."""
-    by_triton(model, 3, crowd(3, 2, prompts=(4, 8), answers=(3, 5)), pages=7, running_limit=2, token_budget=6)
+    requests = crowd(3, 0, (4, 8), (3, 5), (FREE, SamplingParams(seed=1, top_p=0.9, ignore_eos=True)))
+    by_triton(model, 3, requests, pages=7, running_limit=2, token_budget=6)
 
 
 @pytest.mark.slow
@@ -230,7 +255,7 @@ def test_triton_s_kernels_say_at_every_step_what_the_host_says(model: Path) -> N
 @pytest.mark.parametrize("page_size", [3, 8])
 def test_triton_s_kernels_in_a_crowd(model: Path, page_size: int) -> None:
     """Under pressure, so that requests are swapped, recomputed, and sliced anew."""
-    requests = crowd(6, page_size, prompts=(1, 24), answers=(4, 10))
+    requests = crowd(6, 2, prompts=(1, 24), answers=(4, 10))
     by_triton(model, page_size, requests, pages=90 // page_size, running_limit=6, token_budget=24)
 
 

@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra `model`")
+pytest.importorskip("torch", reason="needs the extra `model`")
 
-from stepwell.backends.device import memory  # noqa: E402
-from stepwell.backends.device.faults import is_sticky, out_of_memory, reason_of  # noqa: E402
-from stepwell.backends.device.memory import Room, making_room_for, pages_for, room_on, take  # noqa: E402
-from stepwell.backends.host import HostStepper  # noqa: E402
-from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
-from stepwell.core.errors import DeviceLostError, UserError  # noqa: E402
-from stepwell.core.instructions import Launch  # noqa: E402
-from stepwell.core.sampling import SamplingParams  # noqa: E402
-from stepwell.tests.backends.driving import Hand, make, serve  # noqa: E402
-from stepwell.tests.backends.tiny import write_gguf  # noqa: E402
+import torch
+
+from stepwell.backends.device import memory
+from stepwell.backends.device.faults import is_sticky, out_of_memory, reason_of
+from stepwell.backends.device.memory import Room, making_room_for, pages_for, room_on, take
+from stepwell.backends.host import HostStepper
+from stepwell.backends.torch_backend import TorchBackend
+from stepwell.core.errors import DeviceLostError, UserError
+from stepwell.core.instructions import Launch
+from stepwell.core.sampling import SamplingParams
+from stepwell.tests.backends.driving import Hand, make, serve
+from stepwell.tests.backends.tiny import write_gguf
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MIB = 1 << 20

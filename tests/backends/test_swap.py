@@ -12,20 +12,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="needs the extra `model`")
+pytest.importorskip("torch", reason="needs the extra `model`")
 
-from stepwell.backends.device import swap  # noqa: E402
-from stepwell.backends.device.streams import PlainStreams, Streams  # noqa: E402
-from stepwell.backends.device.swap import PageMover, touched  # noqa: E402
-from stepwell.backends.kernels.pages import reference  # noqa: E402
-from stepwell.backends.kv_cache import KVCache  # noqa: E402
-from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
-from stepwell.core.instructions import Launch  # noqa: E402
-from stepwell.core.sampling import GREEDY, SamplingParams  # noqa: E402
-from stepwell.tests.backends.driving import Hand, make, serve  # noqa: E402
-from stepwell.tests.backends.saturation import House, check_identity, crowd_of, pages_of  # noqa: E402
-from stepwell.tests.backends.tiny import SHAPE, write_gguf  # noqa: E402
-from stepwell.tests.helpers.queues import LateStreams, QueuedStreams  # noqa: E402
+import torch
+
+from stepwell.backends.device import swap
+from stepwell.backends.device.streams import PlainStreams, Streams
+from stepwell.backends.device.swap import PageMover, touched
+from stepwell.backends.kernels.pages import reference
+from stepwell.backends.kv_cache import KVCache
+from stepwell.backends.torch_backend import TorchBackend
+from stepwell.core.instructions import Launch
+from stepwell.core.sampling import GREEDY, SamplingParams
+from stepwell.tests.backends.driving import Hand, make, serve
+from stepwell.tests.backends.saturation import House, check_identity, crowd_of, pages_of
+from stepwell.tests.backends.tiny import SHAPE, write_gguf
+from stepwell.tests.helpers.queues import LateStreams, QueuedStreams
 
 PAGES, HOST = 12, 9
 RESTLESS = "stepwell.tests.backends.restless:Restless"

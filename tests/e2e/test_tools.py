@@ -90,11 +90,11 @@ def test_smollm2_keeps_to_tools_that_are_strict() -> None:
                 model="smollm2", messages=habit, tools=tools, max_tokens=60, temperature=0.7, seed=seed
             )
             (choice,) = answer.choices
-            for call in choice.message.tool_calls or ():
-                assert call.type == "function"
+            for made in choice.message.tool_calls or ():
+                assert made.type == "function"
                 called += 1
                 if choice.finish_reason == "tool_calls":
-                    jsonschema.validate(json.loads(call.function.arguments), schema)
+                    jsonschema.validate(json.loads(made.function.arguments), schema)
         flat: list[Any] = [{"type": "function", **function}]
         told = client.responses.create(
             model="smollm2", input="Forecast?", tools=flat, tool_choice="required", max_output_tokens=120, temperature=0

@@ -11,56 +11,63 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs the extra `model`")
-pytest.importorskip("triton", reason="needs Triton")
+pytest.importorskip("triton", reason="needs the extra `cuda`")
 
+from stepwell.core.sampling import SamplingParams
+from stepwell.tests.backends.driving import make, serve
 from stepwell.tests.backends.speaking import write_speaking_gguf
 from stepwell.tests.e2e.serving import PATIENCE_S, Server, serving
 
 from openai import AsyncOpenAI  # isort: skip
 
 SMALL = {
+    "model.name": "tiny",
     "model.dtype": "float32",
     "model.threads": 1,
-    "memory.pages": 9,
+    "model.options.kernels": "triton",
+    "memory.pages": 7,
     "memory.page_size": 4,
     "memory.host_pages": 16,
-    "scheduler.token_budget": 32,
-    "scheduler.running_limit": 4,
+    "scheduler.token_budget": 12,
+    "scheduler.running_limit": 3,
 }
-"""Too small for four at a time."""
-INTERPRETED = {"environ": {"TRITON_INTERPRET": "1"}}
+"""Too small for three at a time."""
+REQUESTS = [([40 + index * 7 + place for place in range(3 + 4 * index)], index % 2 * 1.0, index) for index in (2, 1, 0)]
+"""Prompt, temperature, seed."""
+ANSWER = 6
 
 
-async def crowd(server: Server) -> list[str]:
-    async def one(client: AsyncOpenAI, index: int) -> str:
-        drawn: dict[str, Any] = {"temperature": 1.0, "seed": index} if index % 2 else {"temperature": 0.0}
-        stream = await client.completions.create(
-            model="tiny", prompt="ab12 " * (1 + index % 3), max_tokens=9, stream=True, **drawn
+async def crowd(server: Server) -> list[list[int]]:
+    async def one(client: AsyncOpenAI, prompt: list[int], temperature: float, seed: int) -> list[int]:
+        done: Any = await client.completions.create(
+            model="tiny",
+            prompt=prompt,
+            max_tokens=ANSWER,
+            temperature=temperature,
+            seed=seed,
+            extra_body={"return_token_ids": True, "ignore_eos": True},
         )
-        return "".join([chunk.choices[0].text async for chunk in stream])
+        return list(done.choices[0].token_ids)
 
     async with AsyncOpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S, max_retries=0) as client:
-        return await asyncio.gather(*(one(client, index) for index in range(5)))
+        return await asyncio.gather(*(one(client, *each) for each in REQUESTS))
 
 
-def test_a_worker_serves_by_kernels_what_it_serves_without(tmp_path: Path) -> None:
-    """The same text for everybody, though some gave way by swap; and its journal replays."""
-    path = write_speaking_gguf(tmp_path / "tiny.gguf")
+def test_a_worker_serves_by_kernels_what_the_host_says(tmp_path: Path) -> None:
+    """The same tokens for everybody, though some gave way; and the journal replays."""
+    path, journal = write_speaking_gguf(tmp_path / "tiny.gguf"), tmp_path / "journal"
     settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
-    begun = ("--model", str(path), "--set", "model.name=tiny", "--policy", "swap", *settings)
-    texts = []
-    for kernels in ("auto", "triton"):
-        journal = tmp_path / kernels
-        chosen = ("--set", f"model.options.kernels={kernels}", "--journal", str(journal))
-        with serving(*begun, *chosen, cost=False, **INTERPRETED) as server:
-            assert ("kernels triton" in " ".join(server.greeting)) == (kernels == "triton"), server.greeting
-            texts.append(asyncio.run(crowd(server)))
-            assert server.metric("vllm:num_preemptions_total") > 0
-            assert server.stop() == 0
-        (file,) = journal.glob("*.jsonl")
-        replayed = subprocess.run(
-            [sys.executable, "-m", "stepwell", "replay", str(file)], capture_output=True, text=True, timeout=PATIENCE_S
-        )
-        assert replayed.returncode == 0, replayed.stdout + replayed.stderr
-    assert texts[0] == texts[1]
-    assert len(set(texts[0])) > 3
+    begun = ("--model", str(path), "--policy", "swap", "--journal", str(journal), *settings)
+    with serving(*begun, cost=False, environ={"TRITON_INTERPRET": "1"}) as server:
+        assert "kernels triton" in " ".join(server.greeting)
+        answers = asyncio.run(crowd(server))
+        assert server.metric("vllm:num_preemptions_total") > 0
+        assert server.stop() == 0
+    drawn = [SamplingParams(temperature=heat, seed=seed, ignore_eos=True) for _, heat, seed in REQUESTS]
+    host = make(path, deterministic=False)
+    asked = [(prompt, ANSWER, sampling) for (prompt, _, _), sampling in zip(REQUESTS, drawn, strict=True)]
+    assert answers == serve(host, asked).answers
+    (file,) = journal.glob("*.jsonl")
+    replay = [sys.executable, "-m", "stepwell", "replay", str(file)]
+    replayed = subprocess.run(replay, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr

@@ -95,7 +95,7 @@ def serve_restless(both: Twins, requests: list[Request], **scheduler: Any) -> Se
     recorded=st.booleans(),
     allocator=st.sampled_from(sorted(names("allocators"))),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_any_schedule_says_at_every_step_what_the_host_says(
     model: Path, seed: int, page_size: int, depth: int, percent: float, recorded: bool, allocator: str
 ) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="needs the extra `model`")
@@ -32,6 +33,10 @@ VOCABULARY = Vocabulary(
     {"<0>": 0, "<1>": 1, "<2>": 2, "</s>": END},
     [END],
 )
+WITH_ACCENTS = msgspec.structs.replace(
+    VOCABULARY, pieces=[*VOCABULARY.pieces[:-2], *(bytes([each]) for each in "é".encode())]
+)
+"""It spells what the schemas below may ask for."""
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
@@ -219,8 +224,9 @@ def drawn(masks: Masks, vocabulary: Vocabulary, schema: Any, seed: int, temperat
 
 @settings(max_examples=40, deadline=None)
 @given(SCHEMAS, st.integers(0, 2**31), st.sampled_from([0.0, 1.0]))
+@example({"enum": ["é"]}, 0, 0.0)
 def test_any_schema_of_many_is_kept(schema: Any, seed: int, temperature: float) -> None:
-    keeps(Masks(Grammars(lambda: VOCABULARY)), VOCABULARY, schema, seed, temperature)
+    keeps(Masks(Grammars(lambda: WITH_ACCENTS)), WITH_ACCENTS, schema, seed, temperature)
 
 
 def keeps(masks: Masks, vocabulary: Vocabulary, schema: Any, seed: int, temperature: float) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from stepwell.backends.device.inputs import Inputs
 from stepwell.backends.device.slices import Slices
+from stepwell.backends.kernels.sampling.columns import Sides
 from stepwell.backends.kernels.suite import Kernels
 from stepwell.backends.models.fused_llama import FusedLlama, Hidden, rows_of
 from stepwell.backends.runner import TILE, SliceWork
@@ -22,10 +23,10 @@ class DeviceRunner:
     """Made once; ``scores`` [rows, vocabulary] float32 and ``sampled`` [2, rows] (token; whether it is finite) are of
     the latest decode step, and lie where its graphs have them."""
 
-    def __init__(self, model: FusedLlama, kernels: Kernels, inputs: Inputs, vocabulary: int) -> None:
-        self._model, self._kernels, self._inputs = model, kernels, inputs
+    def __init__(self, model: FusedLlama, kernels: Kernels, inputs: Inputs, sides: Sides) -> None:
+        self._model, self._kernels, self._inputs, self._sides = model, kernels, inputs, sides
         device = inputs.tokens.device
-        self.scores = torch.zeros((inputs.rows, vocabulary), dtype=torch.float32, device=device)
+        self.scores = torch.zeros((inputs.rows, sides.vocabulary), dtype=torch.float32, device=device)
         self.sampled = torch.zeros((2, inputs.rows), dtype=torch.int32, device=device)
 
     def decode(self, rows: int, longest: int) -> None:
@@ -38,7 +39,7 @@ class DeviceRunner:
 
         hidden = self._model.forward(inputs.tokens[:rows], inputs.positions[:rows], inputs.slots(rows), attend)
         scores = self.scores[:rows].copy_(self._model.logits(hidden))
-        tokens, finite = self._kernels.sample(scores, inputs.sampling[:, :rows], lengths)
+        tokens, finite = self._kernels.sample(scores, inputs.sampling[:, :rows], lengths, sides=self._sides)
         self.sampled[0, :rows], self.sampled[1, :rows] = tokens, finite
         inputs.advance(self.sampled[0, :rows])
 
@@ -74,7 +75,8 @@ class DeviceRunner:
         wanted = torch.cat([members_too, slices.last + members])
         scores = self._model.logits(rows_of(hidden, wanted)).float() if len(wanted) else self.scores[:0]
         words = torch.cat([inputs.sampling[:, :members], slices.sampling], 1)
-        sampled = torch.stack(kernels.sample(scores, words, torch.cat([lengths, slices.lengths]))).int()
+        known = torch.cat([lengths, slices.lengths])
+        sampled = torch.stack(kernels.sample(scores, words, known, sides=self._sides)).int()
         inputs.advance(sampled[0, :members])
         return scores, sampled, hidden
 

@@ -13,10 +13,11 @@ from stepwell.backends.device.graphs import ByHand, Decoding, Graphs, Recorder
 from stepwell.backends.device.group import DeviceGroup
 from stepwell.backends.device.inputs import Inputs
 from stepwell.backends.device.runner import DeviceRunner
+from stepwell.backends.device.sides import SideRows
 from stepwell.backends.device.slices import send_slices
 from stepwell.backends.device.transfer import post_of
 from stepwell.backends.follow import follow
-from stepwell.backends.kernels.sampling.columns import WORDS, wants_side, words_of
+from stepwell.backends.kernels.sampling.columns import WORDS, wants_side
 from stepwell.backends.kernels.suite import Kernels
 from stepwell.backends.kv_cache import KVCache
 from stepwell.backends.masks import Masks
@@ -58,9 +59,10 @@ class DeviceStepper:
         context = min(model.config.context, cache.pages * cache.page_size)
         width = -(-(context + _AHEAD) // cache.page_size)
         self._inputs = Inputs(running_limit, width, WORDS, cache.pages, cache.page_size, model.device)
-        self.group = DeviceGroup(self._inputs, _words)
+        self._sides = SideRows(running_limit, self._vocabulary, model.device)
+        self.group = DeviceGroup(self._inputs, self._sides.words)
         fused = FusedLlama(model, kernels, cache)
-        self._runner = DeviceRunner(fused, kernels, self._inputs, self._vocabulary)
+        self._runner = DeviceRunner(fused, kernels, self._inputs, self._sides.sides)
         self._decoding: Decoding = ByHand(self._runner.decode)
         if recorder is not None:
             with torch.inference_mode():
@@ -77,6 +79,7 @@ class DeviceStepper:
     def step(self, batch: Launch) -> StepResult:
         follow(batch, self._rows, self.group, self._cache)
         group, rows = self.group, self._rows
+        self._sides.keep(lambda row: row in (rows.get(row.id), group.member(row.id)))
         result = StepResult(batch.step)
         slices = [
             SliceWork(rows[id], start, count, samples, teller(rows[id], result.prompt_logprobs))
@@ -100,7 +103,7 @@ class DeviceStepper:
         tokens, finite = letter.read()[:, : len(sampled)].tolist()
         check_finite(sampled, finite)
         allowed = None if masks is None else masks.result()
-        odd = odd_rows(sampled, self._vocabulary, allowed, _stands)
+        odd = odd_rows(sampled, self._vocabulary, allowed, self._stands)
         if odd:
             settle(odd, _fetched(scores, [each.place for each in odd]), tokens, rows.__contains__, result)
             for each in odd:
@@ -129,19 +132,14 @@ class DeviceStepper:
         self.group.clear()
 
     def _mixed(self, members: int, slices: Sequence[SliceWork]) -> tuple[Tensor, Tensor]:
-        sent = send_slices(slices, _words, self._cache.pages, self._cache.page_size, self._post)
+        sent = send_slices(slices, self._sides.words, self._cache.pages, self._cache.page_size, self._post)
         scores, chosen, hidden = self._runner.mixed(members, self.group.longest, sent)
         self._runner.tell(hidden, members, slices)
         return scores, chosen
 
-
-def _words(row: Row) -> Sequence[int]:
-    return words_of(row.sampling, row.prompt_tokens, row.seed)
-
-
-def _stands(row: Row) -> bool:
-    """Whether the device knows all that the row's next token depends on."""
-    return not wants_side(row.sampling) or is_plain(row.sampling, row.generated)
+    def _stands(self, row: Row) -> bool:
+        """Whether the device knows all that the row's next token depends on."""
+        return not wants_side(row.sampling) or self._sides.knows(row) or is_plain(row.sampling, row.generated)
 
 
 def _fetched(scores: Tensor, places: Sequence[int]) -> Iterable[Scores]:

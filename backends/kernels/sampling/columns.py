@@ -56,8 +56,12 @@ def _halves(number: int) -> tuple[int, int]:
 
 def wants_side(sampling: SamplingParams, *, masked: bool = False) -> bool:
     """Whether a request's words do not say everything; ``masked``: it has a grammar or a list of allowed tokens."""
-    penalised = sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0
-    return bool(penalised or sampling.logit_bias or sampling.bad_words or sampling.min_tokens or masked)
+    return bool(counts(sampling) or sampling.logit_bias or sampling.bad_words or sampling.min_tokens or masked)
+
+
+def counts(sampling: SamplingParams) -> bool:
+    """Whether it has a penalty, which depends on how often each token came."""
+    return bool(sampling.presence_penalty or sampling.frequency_penalty or sampling.repetition_penalty != 1.0)
 
 
 class Sides:
@@ -80,6 +84,11 @@ class Sides:
     @property
     def nbytes(self) -> int:
         return sum(each.numel() * each.element_size() for each in (self.notes, self.edits, self.masks, self.counts))
+
+    @property
+    def free(self) -> int:
+        """Places that nobody has."""
+        return len(self._free)
 
     def take(self) -> int:
         """A free place, with nothing in it.  Raises ``CapacityError`` if there is none."""

@@ -30,7 +30,7 @@ def sample(
     int32: tokens known, which is the position of the one that is drawn.  Returns [rows] int64 and [rows] bool.  Drawn
     tokens are counted in the side places of rows that keep counts.
     """
-    rows, size = logits.shape
+    size = logits.shape[1]
     raw = logits.float()
     good = ~raw.isnan().any(1) & raw.amax(1).isfinite()
     scores, level = _judged(raw.masked_fill(raw.isnan(), -torch.inf), words, lengths, sides)
@@ -54,42 +54,42 @@ def sample(
     token = torch.where(scale[:, 0] < 0, order[:, 0], drawn.clamp(max=size - 1)).masked_fill(~good, 0)
     out = token if out is None else out.copy_(token)
     finite = good if finite is None else finite.copy_(good)
-    if sides is not None and rows:
+    if sides is not None:
         side = words[columns.SIDE].long()
-        counted = (side >= 0) & good & (sides.notes[side.clamp(min=0), 2] != 0)
-        sides.counts[side[counted], token[counted]] += 2
+        place = side.clamp(min=0)
+        counted = (side >= 0) & good & (lengths > 0) & (sides.notes[place, 2] != 0)
+        sides.counts.index_put_((place, token), 2 * counted.int(), accumulate=True)
     return out, finite
 
 
 def _judged(raw: Tensor, words: Tensor, lengths: Tensor, sides: Sides | None) -> tuple[Tensor, Tensor]:
     """Scores after penalties and biases, and the level of each token; those of the highest level of a row are kept."""
-    scores, level = raw.clone(), torch.full(raw.shape, 3, dtype=torch.int32, device=raw.device)
-    for row, side in enumerate(words[columns.SIDE].tolist() if sides is not None else ()):
-        if sides is None or side < 0:
-            continue
-        edited, masked, counted = sides.notes[side].tolist()
-        score, count = scores[row], sides.counts[side]
-        if counted:
-            harder, presence, frequency = (
-                words[each, row].view(torch.float32)
-                for each in (columns.REPETITION, columns.PRESENCE, columns.FREQUENCY)
-            )
-            score.copy_(torch.where(count != 0, torch.where(score > 0, score / harder, score * harder), score))
-            said = count >> 1
-            score.copy_(torch.where(said != 0, score - (said.float() * frequency + presence), score))
-        early = bool(lengths[row] < words[columns.EARLY, row])
-        for token, kind, value in sides.edits[side, :edited]:
-            if kind == BIAS:
-                score[token] += value.view(torch.float32)
-            elif kind == BARRED:
-                level[row, token] &= 1
-            elif kind == BARRED_EARLY and early:
-                level[row, token] &= 2
-        if masked:
-            tokens = torch.arange(raw.shape[1], device=raw.device)
-            allowed = sides.masks[side][tokens // 32] >> (tokens % 32) & 1
-            level[row] = torch.where(allowed != 0, level[row], -1)
-    return scores, level
+    level = torch.full(raw.shape, 3, dtype=torch.int32, device=raw.device)
+    if sides is None:
+        return raw, level
+    side = words[columns.SIDE].long()
+    place, has = side.clamp(min=0), (side >= 0)[:, None]
+    edited, masked, counted = ((sides.notes[place] != 0) & has).unsqueeze(2).unbind(1)
+    harder, presence, frequency = words[columns.REPETITION : columns.FREQUENCY + 1].view(torch.float32)[:, :, None]
+    count = torch.where(counted, sides.counts[place], 0)
+    score = torch.where(count != 0, torch.where(raw > 0, raw / harder, raw * harder), raw)
+    said = count >> 1
+    score = torch.where(said != 0, score - (said.float() * frequency + presence), score)
+    token, kind, value = sides.edits[place].unbind(2)
+    here = edited & (torch.arange(token.shape[1], device=raw.device) < sides.notes[place, :1])
+
+    def edits(which: int, values: Tensor) -> Tensor:
+        """The values of edits of that kind, each at its token."""
+        return torch.zeros_like(raw).scatter_add_(1, token.long(), values.masked_fill(~(here & (kind == which)), 0))
+
+    score = score + edits(BIAS, value.view(torch.float32))
+    one = torch.ones(value.shape, device=raw.device)
+    early = lengths[:, None] < words[columns.EARLY][:, None]
+    level = torch.where(edits(BARRED, one) != 0, level & 1, level)
+    level = torch.where((edits(BARRED_EARLY, one) != 0) & early, level & 2, level)
+    tokens = torch.arange(raw.shape[1], device=raw.device)
+    allowed = sides.masks[place][:, tokens // 32] >> (tokens % 32) & 1
+    return score, torch.where(masked & (allowed == 0), -1, level)
 
 
 def _weights(scores: Tensor, best: Tensor, scale: Tensor) -> Tensor:

@@ -193,7 +193,8 @@ def _draw(
     tl.store(finite + row, state == 1)
     if SIDES:
         side = tl.load(words + SIDE * stride + row).to(tl.int64)
-        counted = tl.load(notes + side * 3 + 2, mask=side >= 0, other=0) != 0
+        mine = (side >= 0) & (tl.load(lengths + row) > 0)  # a row that is nobody's has a place that is another's
+        counted = tl.load(notes + side * 3 + 2, mask=mine, other=0) != 0
         at = counts + side * vocab + token
         tl.store(at, tl.load(at, mask=counted, other=0) + 2, mask=counted & (state == 1))
 

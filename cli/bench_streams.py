@@ -16,7 +16,7 @@ from stepwell.cli.streams_crowd import Crowd, check_share, spread
 from stepwell.cli.streams_line import in_words, line_of, machine_in_words
 from stepwell.cli.streams_probe import Probe
 from stepwell.cli.streams_run import Run
-from stepwell.cli.streams_scenarios import BURST_S, LATE, SCENARIOS, THINK_S, TOKENS
+from stepwell.cli.streams_scenarios import BURST_S, JOINED_PER_S, LATE, SCENARIOS, THINK_S, TOKENS
 from stepwell.cli.streams_tally import Tally
 from stepwell.core.build import COSTMODEL
 from stepwell.core.errors import UserError
@@ -39,6 +39,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=int, default=0, metavar="N", help=f"of an answer ({TOKENS}); beat: none")
     parser.add_argument("--think", type=float, default=THINK_S, metavar="S", help=f"mean, closed ({THINK_S:g})")
     parser.add_argument("--beat", type=float, default=1.0, metavar="S", help="seconds a token of each, beat (1)")
+    parser.add_argument(
+        "--join", type=float, default=0.0, metavar="S",
+        help=f"in which they begin, beat and stalled (one {JOINED_PER_S}th of the users)",
+    )  # fmt: skip
     parser.add_argument(
         "--within", type=float, default=BURST_S, metavar="S", help=f"seconds in which all ask, burst ({BURST_S:g})"
     )
@@ -102,6 +106,8 @@ def check(args: argparse.Namespace) -> None:
     for name in ("seconds", "think", "beat", "within", "fill"):
         if not 0 < getattr(args, name) <= 86_400:
             raise UserError(f"must be above 0 and at most 86,400 s, not {getattr(args, name):g}", field=name)
+    if not 0 <= args.join <= 86_400:
+        raise UserError(f"must be at least 0 and at most 86,400 s, not {args.join:g}", field="join")
     if not 0 <= args.tokens <= 100_000:
         raise UserError(f"must be between 1 and 100,000, not {args.tokens}", field="tokens")
     if not 0 <= args.stalled <= MOST_USERS or not 1 <= args.few <= args.users:

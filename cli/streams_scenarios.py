@@ -191,7 +191,7 @@ def beat_ends(args: argparse.Namespace) -> Sequence[float]:
 
 
 def _join_s(args: argparse.Namespace) -> float:
-    return float(max(args.users / JOINED_PER_S, 2 * args.beat))
+    return float(args.join or max(args.users / JOINED_PER_S, 2 * args.beat))
 
 
 SCENARIOS = {

@@ -103,7 +103,7 @@ def test_a_token_a_step_once_the_prompt_is_computed(prompt: int, slices: list[in
 
 @pytest.mark.parametrize(("users", "beat", "seconds"), [(1000, 0.1, 10.0), (1, 1.0, 1.0), (5000, 1.0, 30.0)])
 def test_the_peer_has_room_for_the_whole_crowd(users: int, beat: float, seconds: float) -> None:
-    args = crowd_args(users, beat, seconds)
+    args = crowd_args(users, beat, 10.0, seconds)
     words = vllm_words(args, "folder", 1)
     told = dict(pairwise(words))
     context = int(told["--max-model-len"])
@@ -116,7 +116,7 @@ def test_the_peer_has_room_for_the_whole_crowd(users: int, beat: float, seconds:
 
 def test_the_floor_is_measured_as_the_peer_is() -> None:
     before = busy_s()
-    line = play("bare starlette", crowd_args(users=3, beat_s=0.02, seconds=0.3))
+    line = play("bare starlette", crowd_args(users=3, beat_s=0.02, join_s=0.1, seconds=0.3), lambda: None)
     assert line["wrong"] == []
     assert line["answered"] == 3
     assert line["chunk_bytes"] == 218  # as in streams_floor

@@ -31,7 +31,6 @@ from stepwell.benchmarks.peer import model
 from stepwell.cli import bench_streams
 from stepwell.cli.bench_server import OwnServer, own_server
 from stepwell.cli.bench_streams import FLOOR, floor_words, measure, serve_words
-from stepwell.cli.process_stats import children, cpu_s
 from stepwell.cli.streams_scenarios import PAGE, beat_device, beat_ends
 from stepwell.sim.bench import Line, as_json, machine
 
@@ -109,38 +108,14 @@ def chunk_bytes(url: str) -> int:
         return len(answer.read().split(b"\n\n")[CHUNK]) + 2
 
 
-def busy_s() -> float:
-    """Seconds of all cores so far that somebody worked, as /proc/stat has them."""
-    user, nice, system, _idle, _wait, *others = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:8])
-    return (user + nice + system + sum(others)) / os.sysconf("SC_CLK_TCK")
-
-
-class Others:
-    """What the machine did beside this process, ``server`` and what that started."""
-
-    def __init__(self, server: OwnServer) -> None:
-        self._server, self._began_s = server, time.monotonic()
-        self._before_s = self._now_s()
-
-    def _now_s(self) -> float:
-        pids = [os.getpid(), self._server.pid, *children(self._server.pid)]
-        return busy_s() - sum(map(cpu_s, pids))
-
-    def cores(self) -> float:
-        """Since it was made."""
-        return (self._now_s() - self._before_s) / (time.monotonic() - self._began_s)
-
-
 def play(name: str, args: argparse.Namespace, ready: Callable[[], object]) -> Line:
     """One server's line; ``ready`` is called once it has started."""
     with SERVERS[name](args) as server:
         ready()
         size = chunk_bytes(server.url)
-        others = Others(server)
         line = measure(args, server, metrics=name == "stepwell")
-        beside = round(others.cores(), 2)
     asked: Line = {"bench": "peer-streams", "engine": name, "beat_s": args.beat, "join_s": args.join}
-    return {**asked, "chunk_bytes": size, **line, "others": beside}
+    return {**asked, "chunk_bytes": size, **line}
 
 
 def started(name: str, wait: bool) -> None:

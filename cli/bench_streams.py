@@ -10,13 +10,13 @@ import asyncio
 import gc
 from urllib.parse import urlsplit
 
-from stepwell.cli.bench_server import SERVE, OwnServer, own_server
+from stepwell.cli.bench_server import OwnServer, own_server
 from stepwell.cli.process_stats import SPARE, check_descriptors
 from stepwell.cli.streams_crowd import Crowd, check_share, spread
 from stepwell.cli.streams_line import in_words, line_of, machine_in_words
 from stepwell.cli.streams_probe import Probe
 from stepwell.cli.streams_run import Run
-from stepwell.cli.streams_scenarios import BURST_S, LATE, SCENARIOS, THINK_S, TOKENS
+from stepwell.cli.streams_scenarios import BURST_S, JOINED_PER_S, LATE, SCENARIOS, THINK_S, TOKENS
 from stepwell.cli.streams_tally import Tally
 from stepwell.core.build import COSTMODEL
 from stepwell.core.errors import UserError
@@ -40,6 +40,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--think", type=float, default=THINK_S, metavar="S", help=f"mean, closed ({THINK_S:g})")
     parser.add_argument("--beat", type=float, default=1.0, metavar="S", help="seconds a token of each, beat (1)")
     parser.add_argument(
+        "--join", type=float, default=0.0, metavar="S",
+        help=f"in which they begin, beat and stalled (one {JOINED_PER_S}th of the users)",
+    )  # fmt: skip
+    parser.add_argument(
         "--within", type=float, default=BURST_S, metavar="S", help=f"seconds in which all ask, burst ({BURST_S:g})"
     )
     parser.add_argument("--stalled", type=int, default=1000, metavar="N", help="who stop reading, stalled (1000)")
@@ -58,15 +62,27 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 1 if a token was lost, came twice, or an answer ended as it should not."""
-    _check(args)
+    check(args)
     first = machine()
     print(as_json(first) if args.json else machine_in_words(first), flush=True)
+    with own_server(serve_words(args)) as server:
+        good = _tell(args, "stepwell", measure(args, server, metrics=True))
+    if args.floor:
+        with own_server(floor_words(args), FLOOR) as server:
+            good = _tell(args, "bare starlette", measure(args, server, metrics=False)) and good
+    return 0 if good else 1
+
+
+def serve_words(args: argparse.Namespace) -> list[str]:
+    """What the server is started with, beside ``SERVE``."""
     words = [word for setting in _settings(args) for word in ("--set", setting)]
     given = ["--model", args.model, "--policy", args.policy, *(["--journal", args.journal] if args.journal else [])]
-    good = _tell(args, "stepwell", _against(args, [*given, *words], SERVE))
-    if args.floor:
-        good = _tell(args, "bare starlette", _against(args, ["--beat", str(args.beat)], FLOOR)) and good
-    return 0 if good else 1
+    return [*given, *words]
+
+
+def floor_words(args: argparse.Namespace) -> list[str]:
+    """And the bare one, beside ``FLOOR``."""
+    return ["--beat", str(args.beat)]
 
 
 def _tell(args: argparse.Namespace, engine: str, measured: Line) -> bool:
@@ -82,13 +98,16 @@ def _settings(args: argparse.Namespace) -> list[str]:
     return [*SCENARIOS[args.scenario].settings(args), *numbers, room, *args.set]
 
 
-def _check(args: argparse.Namespace) -> None:
+def check(args: argparse.Namespace) -> None:
+    """Raises ``UserError`` if they cannot be, and lets this process open as many connections as it takes."""
     check_share(args.sse_share)
     if not 1 <= args.users <= MOST_USERS:
         raise UserError(f"must be between 1 and {MOST_USERS:,}, not {args.users}", field="users")
     for name in ("seconds", "think", "beat", "within", "fill"):
         if not 0 < getattr(args, name) <= 86_400:
             raise UserError(f"must be above 0 and at most 86,400 s, not {getattr(args, name):g}", field=name)
+    if not 0 <= args.join <= 86_400:
+        raise UserError(f"must be at least 0 and at most 86,400 s, not {args.join:g}", field="join")
     if not 0 <= args.tokens <= 100_000:
         raise UserError(f"must be between 1 and 100,000, not {args.tokens}", field="tokens")
     if not 0 <= args.stalled <= MOST_USERS or not 1 <= args.few <= args.users:
@@ -100,17 +119,17 @@ def _check(args: argparse.Namespace) -> None:
     check_descriptors(args.users + (args.stalled if args.scenario == "stalled" else 0), "users at once", "users")
 
 
-def _against(args: argparse.Namespace, words: list[str], program: tuple[str, ...]) -> Line:
-    with own_server(words, program) as server:
-        gc.collect()
-        gc.freeze()
-        gc.disable()  # what a crowd holds lives as long as it does
-        try:
-            with asyncio.Runner(loop_factory=_loop) as runner:
-                return runner.run(_measure(args, server, metrics=program is SERVE))
-        finally:
-            gc.enable()
-            gc.unfreeze()
+def measure(args: argparse.Namespace, server: OwnServer, *, metrics: bool) -> Line:
+    """What the crowd of ``args`` sees of ``server``; ``metrics``: it has those of ours."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # what a crowd holds lives as long as it does
+    try:
+        with asyncio.Runner(loop_factory=_loop) as runner:
+            return runner.run(_measure(args, server, metrics=metrics))
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def _loop() -> asyncio.AbstractEventLoop:

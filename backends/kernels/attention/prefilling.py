@@ -134,12 +134,12 @@ def prefill_tiles(
     keys, values = keys + head * head_stride, values + head * head_stride
     tables += at.to(tl.int64) * table_row
     best, total, mixed = _run(
-        q, keys, values, tables, low, clear, least, own, known, window, page_size, page_stride, position_stride, scale,
-        best, total, mixed, DIM, WIDTH, BLOCK, False,
+        q, keys, values, tables, low, clear, least, own, known, window, page_size, page_stride, position_stride,
+        scale, best, total, mixed, DIM, WIDTH, BLOCK, False,
     )  # fmt: skip
     best, total, mixed = _run(
-        q, keys, values, tables, clear, blocks, least, own, known, window, page_size, page_stride, position_stride, scale,
-        best, total, mixed, DIM, WIDTH, BLOCK, True,
+        q, keys, values, tables, clear, blocks, least, own, known, window, page_size, page_stride, position_stride,
+        scale, best, total, mixed, DIM, WIDTH, BLOCK, True,
     )  # fmt: skip
     mean = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(out + row * out_row + cell * out_head + dims[None, :], mean.to(out.dtype.element_ty), mask=mine)

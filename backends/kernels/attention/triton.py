@@ -143,9 +143,9 @@ def _processors(device: torch.device) -> int:
 
 
 def variants() -> list[Variant]:
-    """Heads of 64 and 128 in bf16 with every height of a tile and both ways of finding pages.  Of those of 256 what takes
-    most; and one of each that makes the same code but for a type or a mask: fp16, heads that are padded (80 and 96 to
-    128), and fp32."""
+    """Heads of 64 and 128 in bf16 with every height of a tile and both ways of finding pages.  Of those of 256 what
+    takes most; and one of each that makes the same code but for a type or a mask: fp16, heads that are padded (80 and
+    96 to 128), and fp32."""
     decode = [_decode_variant("bf16", dim, whole) for dim in (64, 128) for whole in (True, False)]
     others = [_decode_variant(*each, False) for each in (("bf16", 256), ("fp16", 96), ("fp32", 128))]
     prefill = [

@@ -8,8 +8,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 from urllib.parse import urlsplit
 
+from stepwell.cli import streams_company, streams_rounds
 from stepwell.cli.bench_server import SERVE, OwnServer, own_server
 from stepwell.cli.process_stats import SPARE, check_descriptors
 from stepwell.cli.streams_crowd import Crowd, check_share, spread
@@ -25,6 +32,8 @@ from stepwell.sim.bench import Line, as_json, machine
 
 MOST_USERS = 1_000_000
 FLOOR = ("-m", "stepwell.cli.streams_floor")
+POLICY = "fcfs"
+Found = TypeVar("Found")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +56,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--few", type=int, default=1, metavar="N", help="who are there first, steps; who stay, leave (1)"
     )
-    parser.add_argument("--model", default=COSTMODEL, metavar="MODEL", help="what is served, steps (costmodel)")
-    parser.add_argument("--policy", default="fcfs", metavar="NAME", help="scheduling policy (fcfs)")
+    parser.add_argument(
+        "--model", default=COSTMODEL, metavar="MODEL",
+        help="what is served, steps (costmodel); with another one `--few` run in every round, alone and beside all"
+        " others, who wait in line and have patience for `--think` seconds",
+    )  # fmt: skip
+    parser.add_argument("--policy", default=POLICY, metavar="NAME", help=f"scheduling policy ({POLICY})")
     parser.add_argument("--journal", metavar="DIR", help="let the server write its journal into this folder")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of the server")
     parser.add_argument("--floor", action="store_true", help="beat: the same of a bare Starlette server, after ours")
@@ -61,25 +74,42 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     first = machine()
     print(as_json(first) if args.json else machine_in_words(first), flush=True)
-    words = [word for setting in _settings(args) for word in ("--set", setting)]
-    given = ["--model", args.model, "--policy", args.policy, *(["--journal", args.journal] if args.journal else [])]
-    good = _tell(args, "stepwell", _against(args, [*given, *words], SERVE))
+    if args.model != COSTMODEL:
+        return 0 if _tell(args, "stepwell", _beside(args), streams_rounds.in_words) else 1
+    good = _tell(args, "stepwell", _against(_words(args, args.journal), SERVE, partial(_measure, args, metrics=True)))
     if args.floor:
-        good = _tell(args, "bare starlette", _against(args, ["--beat", str(args.beat)], FLOOR)) and good
+        bare = _against(["--beat", str(args.beat)], FLOOR, partial(_measure, args, metrics=False))
+        good = _tell(args, "bare starlette", bare) and good
     return 0 if good else 1
 
 
-def _tell(args: argparse.Namespace, engine: str, measured: Line) -> bool:
+def _beside(args: argparse.Namespace) -> Line:
+    """A real model's steps are in the server's journal, which is whole once that has ended."""
+    with ExitStack() as stack:
+        journal = args.journal or stack.enter_context(TemporaryDirectory(prefix="stepwell-steps-"))
+        rounds, wrong = _against(_words(args, journal), SERVE, partial(streams_company.measure, args))
+        _, *steps = streams_rounds.rounds_of(Path(journal), args.few, everybody=streams_company.together(args))
+        return streams_rounds.line_of(args, rounds, wrong, steps)
+
+
+def _words(args: argparse.Namespace, journal: str | None) -> list[str]:
+    words = [word for setting in _settings(args) for word in ("--set", setting)]
+    policy = ["--policy", args.policy] if args.model == COSTMODEL else []
+    return ["--model", args.model, *policy, *(["--journal", journal] if journal else []), *words]
+
+
+def _tell(args: argparse.Namespace, engine: str, measured: Line, words: Callable[[Line], str] = in_words) -> bool:
     line = {"bench": "streams", "engine": engine, **measured}
-    print(as_json(line) if args.json else in_words(line), flush=True)
+    print(as_json(line) if args.json else words(line), flush=True)
     return not line["wrong"]
 
 
 def _settings(args: argparse.Namespace) -> list[str]:
     """The scenario's own, and then what was asked for, which wins."""
-    numbers = ["model.options.text=numbers"] if args.model == COSTMODEL else []
     room = f"server.max_streams={args.users + args.stalled + SPARE}"
-    return [*SCENARIOS[args.scenario].settings(args), *numbers, room, *args.set]
+    if args.model != COSTMODEL:
+        return [*streams_company.settings(args), room, *args.set]
+    return [*SCENARIOS[args.scenario].settings(args), "model.options.text=numbers", room, *args.set]
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -95,19 +125,26 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(f"must be at least 1 and at most the users, not {args.few}", field="few")
     if args.model != COSTMODEL and args.scenario != "steps":
         raise UserError("other models do not number their tokens; only `steps` does without that", field="model")
+    if args.model != COSTMODEL and args.policy != POLICY:
+        raise UserError("the crowd of another model waits in line by the policy `priority`", field="policy")
     if args.floor and args.scenario != "beat":
         raise UserError("is of the scenario `beat`", field="floor")
     check_descriptors(args.users + (args.stalled if args.scenario == "stalled" else 0), "users at once", "users")
 
 
-def _against(args: argparse.Namespace, words: list[str], program: tuple[str, ...]) -> Line:
+def _against(words: list[str], program: tuple[str, ...], measure: Callable[[OwnServer], Awaitable[Found]]) -> Found:
+    """What ``measure`` finds of a server, which ends then."""
+
+    async def found(server: OwnServer) -> Found:
+        return await measure(server)
+
     with own_server(words, program) as server:
         gc.collect()
         gc.freeze()
         gc.disable()  # what a crowd holds lives as long as it does
         try:
             with asyncio.Runner(loop_factory=_loop) as runner:
-                return runner.run(_measure(args, server, metrics=program is SERVE))
+                return runner.run(found(server))
         finally:
             gc.enable()
             gc.unfreeze()
@@ -132,7 +169,7 @@ async def _measure(args: argparse.Namespace, server: OwnServer, *, metrics: bool
     await warm.all_ended()
     warm.disperse()
     beats_ns = int(LATE * args.beat * NS_PER_S) if args.scenario in ("beat", "stalled") else 0
-    tally = Tally(beats_ns, numbered=args.model == COSTMODEL)
+    tally = Tally(beats_ns)
     probe = Probe(server.pid, f"http://{at.hostname}:{at.port}/metrics" if metrics else "")
     probe.start()
     crowd = Crowd(at.hostname, at.port, args.users, args.sse_share, tally, args.seed)

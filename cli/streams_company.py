@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import urllib.request
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from time import perf_counter_ns
 
 import msgspec
 
 from stepwell.cli.bench_server import OwnServer
+from stepwell.cli.process_stats import children, command_line, keep_to
 from stepwell.cli.streams_beside import TOKENS, Round, Rounds, Runner
 from stepwell.cli.streams_crowd import Crowd, User
 from stepwell.cli.streams_probe import OPEN, Moment
@@ -27,6 +29,8 @@ from stepwell.cli.streams_wire import SocketCalls, SseCall, post
 ROUNDS = 4
 """Without company, with it, without, with it; before them one that nobody counts."""
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+WORKER = "stepwell.core.worker"
+"""In the command line of the process that executes steps."""
 CHOICES = 1000
 """Answers that one client asks for at once."""
 _PROMPT = 96
@@ -34,6 +38,8 @@ _PROMPT = 96
 _PAGE = 16
 _JOINED_PER_S = 400
 _LEAST_PATIENCE_S = 1.0
+_MOST = 0.99
+"""Of a crowd that comes and goes is in line at once."""
 _SAID = "say what you like, and go on"
 
 
@@ -58,6 +64,33 @@ def settings(args: argparse.Namespace) -> list[str]:
 async def measure(args: argparse.Namespace, server: OwnServer) -> tuple[list[Round], list[str]]:
     """The rounds but the first, which nobody counts, and what should not have happened."""
     it = Rounds(args, server)
+    with apart(server.pid):
+        return await _measured(it)
+
+
+@contextmanager
+def apart(server: int) -> Iterator[None]:
+    """The first core is the server's and this process's, all others are its worker's.
+
+    Where three processes want two cores, a step would take as long as the system keeps the worker waiting.
+    """
+    mine = os.sched_getaffinity(0)
+    first, *others = sorted(mine)
+    if not others:
+        yield
+        return
+    for each in children(server):
+        keep_to(each, others if WORKER in command_line(each) else [first])
+    keep_to(server, [first])
+    keep_to(os.getpid(), [first])
+    try:
+        yield
+    finally:
+        keep_to(os.getpid(), mine)
+
+
+async def _measured(it: Rounds) -> tuple[list[Round], list[str]]:
+    args = it.args
     alone, beside = (_of_few, _of_all) if together(args) else (_alone, _beside_a_line)
     await alone(it)
     for place in range(ROUNDS):
@@ -78,7 +111,7 @@ async def _beside_a_line(it: Rounds) -> None:
     impatient = Impatient(crowd, args.think, it.tokens)
     try:
         await impatient.come()
-        await asyncio.sleep(2)
+        await it.until(lambda moment: moment.total(OPEN) >= _MOST * args.users, "the crowd to be in line")
         await _run(it, args.users)
     finally:
         await impatient.go()

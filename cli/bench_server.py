@@ -27,13 +27,15 @@ class OwnServer(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def own_server(arguments: Sequence[str], program: Sequence[str] = SERVE) -> Iterator[OwnServer]:
-    """``program``, run by this Python, with ``arguments``; ready inside, and stopped after, even if we are told to end.
+def own_server(
+    arguments: Sequence[str], program: Sequence[str] = SERVE, python: str = sys.executable
+) -> Iterator[OwnServer]:
+    """``program``, run by ``python``, with ``arguments``; ready inside, and stopped after, even if we are told to end.
 
     Raises ``UserError`` if it does not start.
     """
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    process = subprocess.Popen([sys.executable, *program, *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([python, *program, *arguments], stdout=subprocess.PIPE, text=True)
     try:
         yield OwnServer(_url_of(process), process.pid)
     finally:

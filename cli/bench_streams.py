@@ -8,22 +8,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from stepwell.cli import streams_company, streams_rounds
-from stepwell.cli.bench_server import SERVE, OwnServer, own_server
+from stepwell.cli.bench_server import OwnServer, own_server
 from stepwell.cli.process_stats import SPARE, check_descriptors
 from stepwell.cli.streams_crowd import Crowd, check_share, spread
 from stepwell.cli.streams_line import in_words, line_of, machine_in_words
 from stepwell.cli.streams_probe import Probe
 from stepwell.cli.streams_run import Run
-from stepwell.cli.streams_scenarios import BURST_S, LATE, SCENARIOS, THINK_S, TOKENS
+from stepwell.cli.streams_scenarios import BURST_S, JOINED_PER_S, LATE, SCENARIOS, THINK_S, TOKENS
 from stepwell.cli.streams_tally import Tally
 from stepwell.core.build import COSTMODEL
 from stepwell.core.errors import UserError
@@ -49,6 +48,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--think", type=float, default=THINK_S, metavar="S", help=f"mean, closed ({THINK_S:g})")
     parser.add_argument("--beat", type=float, default=1.0, metavar="S", help="seconds a token of each, beat (1)")
     parser.add_argument(
+        "--join", type=float, default=0.0, metavar="S",
+        help=f"in which they begin, beat and stalled (one {JOINED_PER_S}th of the users)",
+    )  # fmt: skip
+    parser.add_argument(
         "--within", type=float, default=BURST_S, metavar="S", help=f"seconds in which all ask, burst ({BURST_S:g})"
     )
     parser.add_argument("--stalled", type=int, default=1000, metavar="N", help="who stop reading, stalled (1000)")
@@ -71,31 +74,39 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 1 if a token was lost, came twice, or an answer ended as it should not."""
-    _check(args)
+    check(args)
     first = machine()
     print(as_json(first) if args.json else machine_in_words(first), flush=True)
     if args.model != COSTMODEL:
         return 0 if _tell(args, "stepwell", _beside(args), streams_rounds.in_words) else 1
-    good = _tell(args, "stepwell", _against(_words(args, args.journal), SERVE, partial(_measure, args, metrics=True)))
+    with own_server(serve_words(args)) as server:
+        good = _tell(args, "stepwell", measure(args, server, metrics=True))
     if args.floor:
-        bare = _against(["--beat", str(args.beat)], FLOOR, partial(_measure, args, metrics=False))
-        good = _tell(args, "bare starlette", bare) and good
+        with own_server(floor_words(args), FLOOR) as server:
+            good = _tell(args, "bare starlette", measure(args, server, metrics=False)) and good
     return 0 if good else 1
+
+
+def serve_words(args: argparse.Namespace) -> list[str]:
+    """What the server is started with, beside ``SERVE``."""
+    words = [word for setting in _settings(args) for word in ("--set", setting)]
+    policy = ["--policy", args.policy] if args.model == COSTMODEL else []
+    return ["--model", args.model, *policy, *(["--journal", args.journal] if args.journal else []), *words]
+
+
+def floor_words(args: argparse.Namespace) -> list[str]:
+    """And the bare one, beside ``FLOOR``."""
+    return ["--beat", str(args.beat)]
 
 
 def _beside(args: argparse.Namespace) -> Line:
     """A real model's steps are in the server's journal, which is whole once that has ended."""
     with ExitStack() as stack:
-        journal = args.journal or stack.enter_context(TemporaryDirectory(prefix="stepwell-steps-"))
-        rounds, wrong = _against(_words(args, journal), SERVE, partial(streams_company.measure, args))
-        _, *steps = streams_rounds.rounds_of(Path(journal), args.few, everybody=streams_company.together(args))
-        return streams_rounds.line_of(args, rounds, wrong, steps)
-
-
-def _words(args: argparse.Namespace, journal: str | None) -> list[str]:
-    words = [word for setting in _settings(args) for word in ("--set", setting)]
-    policy = ["--policy", args.policy] if args.model == COSTMODEL else []
-    return ["--model", args.model, *policy, *(["--journal", journal] if journal else []), *words]
+        args.journal = args.journal or stack.enter_context(TemporaryDirectory(prefix="stepwell-steps-"))
+        with own_server(serve_words(args)) as server:
+            rounds, wrong = _run(streams_company.measure(args, server))
+        steps = streams_rounds.rounds_of(Path(args.journal), args.few, everybody=streams_company.together(args))
+        return streams_rounds.line_of(args, rounds, wrong, steps[1:])
 
 
 def _tell(args: argparse.Namespace, engine: str, measured: Line, words: Callable[[Line], str] = in_words) -> bool:
@@ -112,13 +123,16 @@ def _settings(args: argparse.Namespace) -> list[str]:
     return [*SCENARIOS[args.scenario].settings(args), "model.options.text=numbers", room, *args.set]
 
 
-def _check(args: argparse.Namespace) -> None:
+def check(args: argparse.Namespace) -> None:
+    """Raises ``UserError`` if they cannot be, and lets this process open as many connections as it takes."""
     check_share(args.sse_share)
     if not 1 <= args.users <= MOST_USERS:
         raise UserError(f"must be between 1 and {MOST_USERS:,}, not {args.users}", field="users")
     for name in ("seconds", "think", "beat", "within", "fill"):
         if not 0 < getattr(args, name) <= 86_400:
             raise UserError(f"must be above 0 and at most 86,400 s, not {getattr(args, name):g}", field=name)
+    if not 0 <= args.join <= 86_400:
+        raise UserError(f"must be at least 0 and at most 86,400 s, not {args.join:g}", field="join")
     if not 0 <= args.tokens <= 100_000:
         raise UserError(f"must be between 1 and 100,000, not {args.tokens}", field="tokens")
     if not 0 <= args.stalled <= MOST_USERS or not 1 <= args.few <= args.users:
@@ -132,22 +146,21 @@ def _check(args: argparse.Namespace) -> None:
     check_descriptors(args.users + (args.stalled if args.scenario == "stalled" else 0), "users at once", "users")
 
 
-def _against(words: list[str], program: tuple[str, ...], measure: Callable[[OwnServer], Awaitable[Found]]) -> Found:
-    """What ``measure`` finds of a server, which ends then."""
+def measure(args: argparse.Namespace, server: OwnServer, *, metrics: bool) -> Line:
+    """What the crowd of ``args`` sees of ``server``; ``metrics``: it has those of ours."""
+    return _run(_measure(args, server, metrics=metrics))
 
-    async def found(server: OwnServer) -> Found:
-        return await measure(server)
 
-    with own_server(words, program) as server:
-        gc.collect()
-        gc.freeze()
-        gc.disable()  # what a crowd holds lives as long as it does
-        try:
-            with asyncio.Runner(loop_factory=_loop) as runner:
-                return runner.run(found(server))
-        finally:
-            gc.enable()
-            gc.unfreeze()
+def _run(crowd: Coroutine[Any, Any, Found]) -> Found:
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # what a crowd holds lives as long as it does
+    try:
+        with asyncio.Runner(loop_factory=_loop) as runner:
+            return runner.run(crowd)
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def _loop() -> asyncio.AbstractEventLoop:

@@ -11,7 +11,7 @@ import gc
 
 YOUNG, MIDDLE = 1_000, 1
 """Objects made and not freed before the young are looked at, and how often until those that survived are: about one
-millisecond, and two or three.  As everything is looked at twice, larger portions would not cost less, and steps wait."""
+millisecond, and two or three.  All is looked at twice in any case: larger portions cost no less, and steps wait."""
 OLD = 100_000
 """And how often that, until everything is."""
 

@@ -23,6 +23,12 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def busy_s() -> float:
+    """Seconds of all cores so far in which somebody worked, other machines on the same cores included."""
+    user, nice, system, _idle, _wait, *others = map(int, (_PROC / "stat").read_text().split("\n")[0].split()[1:9])
+    return (user + nice + system + sum(others)) / _TICKS
+
+
 def rss_bytes(pid: int) -> int:
     """Memory of it that is resident now."""
     pages = int(_read(pid, "statm").split()[1])

@@ -63,6 +63,7 @@ def line_of(run: Run) -> Line:
         "server_cores": round(server / tally.seconds, 2),
         "worker_cores": round(worker / tally.seconds, 2),
         "client_cores": round(client / tally.seconds, 2),
+        "other_cores": _others(run, server + worker + client),
         "client_lag_p99_ms": _of_us(run.lag_us, 0.99, 1e3),
         "server_mib": round(run.probe.most_bytes / (1 << 20), 1),
     }
@@ -95,6 +96,11 @@ def _cpu(run: Run) -> tuple[float, float, float]:
     """Seconds of a core: the server's process, those that it started, and this one."""
     before, after = run.before, run.after
     return after.cpu_s - before.cpu_s, after.worker_cpu_s - before.worker_cpu_s, run.client_cpu_s
+
+
+def _others(run: Run, ours_s: float) -> float:
+    """Cores that were busy with something else; what the kernel counts of a process is a tick early or late."""
+    return round(max(run.after.busy_s - run.before.busy_s - ours_s, 0.0) / run.tally.seconds, 2)
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -144,7 +150,8 @@ def in_words(line: Line) -> str:
         f"  server: {line['server_us_per_token']} µs a token, {line['server_cores']} cores, loop lag p99"
         f" {line['loop_lag_p99_ms']} ms, {line['bytes_per_stream']:,} bytes a stream",
         f"  worker {line['worker_us_per_token']} µs a token; load generator {line['client_us_per_token']} µs a token,"
-        f" {line['client_cores']} cores, its lag p99 {line['client_lag_p99_ms']} ms",
+        f" {line['client_cores']} cores, its lag p99 {line['client_lag_p99_ms']} ms;"
+        f" all else {line['other_cores']} cores",
     ]
     if "first_itl_p99_ms" in line:
         told.append(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from stepwell.cli.process_stats import children, cpu_s, rss_bytes
+from stepwell.cli.process_stats import busy_s, children, cpu_s, rss_bytes
 
 LAG = "stepwell:event_loop_lag_seconds"
 STEPS = "stepwell:steps_total"
@@ -24,6 +24,8 @@ class Moment(msgspec.Struct, frozen=True):
 
     cpu_s: float
     worker_cpu_s: float
+    busy_s: float
+    """Of the whole machine."""
     metrics: Mapping[str, float]
     """By name and labels."""
 
@@ -63,7 +65,7 @@ class Probe:
         """Now; the metrics by a thread, which waits for the server and not for this loop."""
         worker_s = sum(cpu_s(each) for each in children(self.pid))
         own_s = cpu_s(self.pid)
-        return Moment(own_s, worker_s, await asyncio.to_thread(self._metrics))
+        return Moment(own_s, worker_s, busy_s(), await asyncio.to_thread(self._metrics))
 
     def _metrics(self) -> dict[str, float]:
         if not self._url:

@@ -58,7 +58,7 @@ async def _closed(run: Run) -> None:
 async def _beat(run: Run) -> None:
     """Everybody's answer is as long as lets it end when the others' do, a little after what is measured."""
     join_s, beat = _join_s(run.args), run.args.beat
-    ends = steps_until(join_s + run.args.seconds + 3 * beat, join_s, run.args.users, *_device(run.args))
+    ends = beat_ends(run.args)
 
     def tokens(at_s: float) -> int:
         return max(sum(end > at_s for end in ends), 1)
@@ -150,10 +150,9 @@ def _seventy_b(args: argparse.Namespace) -> list[str]:
 
 def _one_a_beat(args: argparse.Namespace) -> list[str]:
     """A device whose step takes as long as there are streams: one beat, when all of them generate."""
-    base_s, each_s = _device(args)
+    base_s, each_s = beat_device(args)
     options = f"base_ns={int(base_s * NS_PER_S)},decode_request_ns={int(each_s * NS_PER_S)}"
-    ends = steps_until(_join_s(args) + args.seconds + 3 * args.beat, _join_s(args), args.users, base_s, each_s)
-    pages = args.users * (-(-(_PROMPT + len(ends)) // PAGE) + 1)
+    pages = args.users * (-(-(_PROMPT + len(beat_ends(args))) // PAGE) + 1)
     zero = "prefill_token_ns=0,kv_token_ps=0,swap_page_ns=0"
     return [
         f'cost={{model="linear",options={{{options},{zero}}}}}',
@@ -177,13 +176,19 @@ def _steady(args: argparse.Namespace) -> list[str]:
     ]
 
 
-def _device(args: argparse.Namespace) -> tuple[float, float]:
-    """Seconds that a step takes anyway, and for each running request."""
+def beat_device(args: argparse.Namespace) -> tuple[float, float]:
+    """Seconds that a step takes anyway, and for each running request: one beat with all users."""
     return 0.02 * args.beat, 0.98 * args.beat / args.users
 
 
+def beat_ends(args: argparse.Namespace) -> Sequence[float]:
+    """When such a device's steps end, until a little after what is measured: the first answer has a token of each."""
+    join_s = _join_s(args)
+    return steps_until(join_s + args.seconds + 3 * args.beat, join_s, args.users, *beat_device(args))
+
+
 def _join_s(args: argparse.Namespace) -> float:
-    return float(max(args.users / JOINED_PER_S, 2 * args.beat))
+    return float(args.join or max(args.users / JOINED_PER_S, 2 * args.beat))
 
 
 SCENARIOS = {

@@ -64,8 +64,7 @@ class StepsUnderWay:
             step = self._way[0]
             result = await step.ask()
             due_ns = max(step.begun_ns, due_ns) + result.elapsed_ns
-            if result.failed or due_ns > self._clock.now_ns():  # else no turn of the loop is lost between two steps
-                await self._clock.sleep_until(due_ns)
+            await self._clock.sleep_until(due_ns)
             self._way.popleft()
             if result.failed:
                 if not step.id and self._way:

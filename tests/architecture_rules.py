@@ -128,19 +128,26 @@ class Import:
 
 def imports(it: Module, known: set[str] | None = None) -> Iterator[Import]:
     """Every import.  ``from a import b`` counts as ``a.b`` where that is a module in ``known``, otherwise as ``a``."""
-    within = {id(node) for function in functions(it.tree) for node in ast.walk(function)}
     is_package = it.path.endswith("__init__.py")
-    for node in ast.walk(it.tree):
+    for node, inside in _statements(it.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, node, id(node) in within)
+                yield Import(alias.name, node, inside)
         elif isinstance(node, ast.ImportFrom):
             home = it.name.split(".")
             home = home[: len(home) - node.level + is_package] if node.level else []
             base = ".".join([*home, *([node.module] if node.module else [])])
             for alias in node.names:
                 whole = f"{base}.{alias.name}"
-                yield Import(whole if whole in (known or set()) else base, node, id(node) in within)
+                yield Import(whole if whole in (known or set()) else base, node, inside)
+
+
+def _statements(node: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """All below, and whether a function runs them."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.expr):
+            yield child, inside
+            yield from _statements(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def functions(tree: ast.AST) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -313,11 +320,12 @@ def environment(it: Module) -> Iterator[str]:
     """Library code has no environment switches: the command line reads the environment and hands it in."""
     if it.room in ("cli", "main"):
         return
+    names = ("environ", "getenv", "environb")
     for node in ast.walk(it.tree):
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.environ", "os.getenv", "os.environb"):
+        if isinstance(node, ast.Attribute) and node.attr in names and ast.unparse(node.value) == "os":
             yield f"{it.path}:{node.lineno}: library code does not read the environment"
         if isinstance(node, ast.ImportFrom) and node.module == "os":
-            named = [alias.name for alias in node.names if alias.name in ("environ", "getenv", "environb")]
+            named = [alias.name for alias in node.names if alias.name in names]
             yield from (f"{it.path}:{node.lineno}: library code does not read the environment" for _ in named)
 
 

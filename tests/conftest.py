@@ -5,6 +5,7 @@ Where there is no GPU, Triton's kernels are interpreted on tensors of the proces
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib.util import find_spec
 
@@ -37,6 +38,12 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     return f"stepwell: {build_kind()} core"
+
+
+def pytest_collection_finish() -> None:
+    """The search for cycles need not look at modules and tests again and again: with all of them it takes a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,20 +5,35 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 
 import pytest
 
 from stepwell.tests import architecture_rules as rules
 from stepwell.tests.architecture_rules import OUTSIDE, ROOT, Module, module
 
-EVERY = [rules.read(path) for path in rules.sources()]
-PACKAGE = [it for it in EVERY if it.name.split(".")[1:2] not in [[each] for each in OUTSIDE]]
-KNOWN = {it.name for it in PACKAGE}
 Rule = Callable[[Module], Iterator[str]]
 
 
+@cache
+def every() -> list[Module]:
+    """All that there is, tests too."""
+    return [rules.read(path) for path in rules.sources()]
+
+
+@cache
+def package() -> list[Module]:
+    """What is installed."""
+    return [it for it in every() if it.name.split(".")[1:2] not in [[each] for each in OUTSIDE]]
+
+
+@cache
+def known() -> set[str]:
+    return {it.name for it in package()}
+
+
 def rooms(it: Module) -> Iterator[str]:
-    return rules.rooms(it, KNOWN, sys.stdlib_module_names)
+    return rules.rooms(it, known(), sys.stdlib_module_names)
 
 
 def complaints(rule: Rule, modules: Iterable[Module]) -> list[str]:
@@ -34,15 +49,15 @@ def complaints(rule: Rule, modules: Iterable[Module]) -> list[str]:
     ids=lambda r: r.__name__,
 )
 def test_package_keeps_the_rule(rule: Rule) -> None:
-    assert complaints(rule, PACKAGE) == []
+    assert complaints(rule, package()) == []
 
 
 def test_sizes() -> None:
-    assert complaints(rules.sizes, EVERY) == []
+    assert complaints(rules.sizes, every()) == []
 
 
 def test_no_import_cycles() -> None:
-    assert list(rules.cycles(PACKAGE)) == []
+    assert list(rules.cycles(package())) == []
 
 
 def test_wheel_lists_exactly_the_packages() -> None:
@@ -51,13 +66,13 @@ def test_wheel_lists_exactly_the_packages() -> None:
 
 
 def test_no_source_lies_outside_a_package() -> None:
-    known = {name.replace(".", "/") for name in rules.packages()}
-    lost = [it.path for it in PACKAGE if f"stepwell/{it.path}".rpartition("/")[0] not in known]
+    folders = {name.replace(".", "/") for name in rules.packages()}
+    lost = [it.path for it in package() if f"stepwell/{it.path}".rpartition("/")[0] not in folders]
     assert lost == []
 
 
 def test_every_room_is_known() -> None:
-    assert {it.room for it in PACKAGE} <= set(rules.MAY_USE)
+    assert {it.room for it in package()} <= set(rules.MAY_USE)
 
 
 def test_entry_points_name_code_of_ours() -> None:
@@ -67,8 +82,8 @@ def test_entry_points_name_code_of_ours() -> None:
     assert declared
     for target in declared:
         name, _, attribute = target.partition(":")
-        assert name in KNOWN, target
-        (it,) = [it for it in PACKAGE if it.name == name]
+        assert name in known(), target
+        (it,) = [it for it in package() if it.name == name]
         assert attribute in {getattr(node, "name", "") for node in it.tree.body}, target
 
 

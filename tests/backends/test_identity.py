@@ -18,6 +18,7 @@ from stepwell.core.registry import names
 from stepwell.tests.backends.driving import make
 from stepwell.tests.backends.saturation import House, check_identity, crowd_of, pages_of
 from stepwell.tests.backends.tiny import SHAPE, write_gguf
+from stepwell.tests.helpers.quick import diagonal, quick_for
 from stepwell.tests.helpers.small_model import small_model_path
 
 RESTLESS = "stepwell.tests.backends.restless:Restless"
@@ -55,15 +56,14 @@ def saturate(
     check_identity(asked, crowds, alone)
 
 
-@pytest.mark.parametrize("allocator", names("allocators"))
+@pytest.mark.parametrize("allocator", quick_for(sorted(names("allocators")), {"paged", "prefix"}.__contains__))
 def test_ou_4_pr_1_every_answer_at_saturation_is_the_one_alone(tmp_path: Path, allocator: str) -> None:
     path = write_gguf(tmp_path / "model.gguf")
     depths = (1, 2) if allocator == "paged" else (2,)
     saturate(path, SHAPE.vocab_size, depths=depths, prompts=(1, 40), answers=(8, 24), allocator=allocator)
 
 
-@pytest.mark.parametrize("allocator", sorted(names("allocators")))
-@pytest.mark.parametrize("page_size", [1, 4, 7])
+@pytest.mark.parametrize(("allocator", "page_size"), diagonal(sorted(names("allocators")), [1, 4, 7]))
 def test_ou_4_choices_of_a_prompt_are_the_requests_that_each_is_alone(
     tmp_path: Path, allocator: str, page_size: int
 ) -> None:

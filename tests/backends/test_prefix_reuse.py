@@ -15,14 +15,16 @@ from stepwell.core.sampling import SamplingParams
 from stepwell.tests.backends.driving import make, serve
 from stepwell.tests.backends.saturation import House, check_identity, crowd_of, pages_of
 from stepwell.tests.backends.tiny import SHAPE, write_gguf
+from stepwell.tests.helpers.quick import diagonal, quick_for
 
 FREE = SamplingParams(temperature=0.0, ignore_eos=True)
 SEEDED = SamplingParams(temperature=1.1, seed=5, ignore_eos=True)
 RESTLESS = "stepwell.tests.backends.restless:Restless"
 LENGTHS = (15, 16, 17, 63, 64, 65)
-REUSING = pytest.mark.parametrize(
-    ("allocator", "key_tokens"), [("prefix", 0), ("radix", 1), ("radix", 4)], ids=["prefix", "radix-1", "radix-4"]
-)
+TURNS = [(15, 1), (16, 1), (30, 3), (33, 15), (40, 60)]
+"""Tokens of a prompt, and of its answer."""
+KEEPERS = [("prefix", 0), ("radix", 1), ("radix", 4)]
+"""Allocators that find what was computed, and how many tokens a key of theirs is of; 0: of a page's."""
 
 
 @pytest.fixture(scope="module")
@@ -50,56 +52,46 @@ def keyed(tokens: int, key_tokens: int, page_size: int = 16) -> int:
     return tokens // size * size
 
 
-@REUSING
-@pytest.mark.parametrize("sampling", [FREE, SEEDED])
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(("length", "sampling", "keeper"), diagonal(LENGTHS, [FREE, SEEDED], KEEPERS))
 def test_pc_1_wholly_cached_prompts_answer_as_cold_ones(
-    model: Path, length: int, sampling: SamplingParams, allocator: str, key_tokens: int
+    model: Path, length: int, sampling: SamplingParams, keeper: tuple[str, int]
 ) -> None:
     asked = [(prompt(length), 8, sampling)] * 3 + [(prompt(length + 1), 8, sampling)]
     cold = serve(make(model, page_size=16), asked, at_once=False)
-    warm = serve(make(model, page_size=16), asked, at_once=False, **keeping(allocator, key_tokens))
+    warm = serve(make(model, page_size=16), asked, at_once=False, **keeping(*keeper))
     assert warm.answers == cold.answers
     assert warm.answers[0] == warm.answers[1] == warm.answers[2]
-    assert warm.cached == [[0], *([reused(each, key_tokens)] for each in (length, length, length + 1))]
+    assert warm.cached == [[0], *([reused(each, keeper[1])] for each in (length, length, length + 1))]
     assert cold.cached == [[0]] * 4
 
 
-@REUSING
-@pytest.mark.parametrize("sampling", [FREE, SEEDED])
-@pytest.mark.parametrize(("length", "says"), [(15, 1), (16, 1), (30, 3), (33, 15), (40, 60)])
+@pytest.mark.parametrize(("turn", "sampling", "keeper"), diagonal(TURNS, [FREE, SEEDED], KEEPERS))
 def test_a_second_turn_finds_the_first_answer_and_answers_as_a_cold_one(
-    model: Path, length: int, says: int, sampling: SamplingParams, allocator: str, key_tokens: int
+    model: Path, turn: tuple[int, int], sampling: SamplingParams, keeper: tuple[str, int]
 ) -> None:
+    length, says = turn
     (answer,) = serve(make(model, page_size=16), [(prompt(length), says, sampling)]).answers
     turns = [(prompt(length), says, sampling), (prompt(length) + answer + prompt(9, seed=1), 8, sampling)]
     cold = serve(make(model, page_size=16), turns, at_once=False)
-    warm = serve(make(model, page_size=16), turns, at_once=False, **keeping(allocator, key_tokens))
+    warm = serve(make(model, page_size=16), turns, at_once=False, **keeping(*keeper))
     assert warm.answers == cold.answers
-    assert warm.cached == [[0], [reused(length + says, key_tokens)]]
+    assert warm.cached == [[0], [reused(length + says, keeper[1])]]
 
 
-@REUSING
-@pytest.mark.parametrize("length", LENGTHS)
-def test_pc_1_a_preempted_request_finds_its_own_prompt(
-    model: Path, length: int, allocator: str, key_tokens: int
-) -> None:
+@pytest.mark.parametrize(("length", "keeper"), diagonal(LENGTHS, KEEPERS))
+def test_pc_1_a_preempted_request_finds_its_own_prompt(model: Path, length: int, keeper: tuple[str, int]) -> None:
     asked = [(prompt(length, seed), 40, FREE) for seed in range(3)]
     alone = serve(make(model, page_size=16), asked, at_once=False)
     backend = make(model, page_size=16, pages=3 * -(-(length + 40) // 16))
-    sent = serve(backend, asked, policy=RESTLESS, options={"percent": 30.0}, **keeping(allocator, key_tokens))
+    sent = serve(backend, asked, policy=RESTLESS, options={"percent": 30.0}, **keeping(*keeper))
     assert sent.answers == alone.answers
     again = [found for each in sent.cached for found in each[1:]]
     assert len(again) == sent.preemptions["recompute"] > 2
-    assert max(again) == keyed(length, key_tokens)
+    assert max(again) == keyed(length, keeper[1])
 
 
-@REUSING
-@pytest.mark.parametrize("page_size", [4, 16])
-@pytest.mark.parametrize("chunk", [16, 64, 1000])
-def test_ou_4_a_warm_prefix_changes_no_answer(
-    model: Path, page_size: int, chunk: int, allocator: str, key_tokens: int
-) -> None:
+@pytest.mark.parametrize(("chunk", "page_size", "keeper"), diagonal([16, 64, 1000], [4, 16], KEEPERS[::-1]))
+def test_ou_4_a_warm_prefix_changes_no_answer(model: Path, chunk: int, page_size: int, keeper: tuple[str, int]) -> None:
     """One prompt of 37 tokens: cold and alone; after one that begins alike; then among strangers and its like."""
     sizes: dict[str, Any] = {
         "page_size": page_size,
@@ -111,18 +103,18 @@ def test_ou_4_a_warm_prefix_changes_no_answer(
     mine = (prompt(37), 12, FREE)
     (alone,) = serve(make(model, **sizes), [mine], **limits).answers
     like = (prompt(33) + prompt(9, seed=1), 12, FREE)
-    limits |= keeping(allocator, key_tokens)
+    limits |= keeping(*keeper)
     warm = serve(make(model, **sizes), [like, mine], at_once=False, **limits)
     assert warm.answers[1] == alone
-    assert warm.cached[1] == [keyed(33, key_tokens, page_size)]
+    assert warm.cached[1] == [keyed(33, keeper[1], page_size)]
     crowd = [like, *((prompt(20 + 3 * seed, seed), 12, FREE) for seed in range(2, 9)), mine, like, mine]
     among = serve(make(model, **sizes), crowd, **limits)
     assert among.answers[-3] == among.answers[-1] == alone
     assert among.answers[0] == among.answers[-2] == warm.answers[0]
 
 
-@REUSING
-def test_every_answer_at_saturation_is_the_one_alone(model: Path, allocator: str, key_tokens: int) -> None:
+@pytest.mark.parametrize("keeper", quick_for(KEEPERS, (KEEPERS[0], KEEPERS[2]).__contains__))
+def test_every_answer_at_saturation_is_the_one_alone(model: Path, keeper: tuple[str, int]) -> None:
     """Prompts that begin alike, in a pool of an eighth of what they need, swapped and recomputed at random."""
     asked = crowd_of(48, SHAPE.vocab_size, prompts=(1, 12), answers=(8, 20), seed=2)
     dice = random.Random(3)
@@ -136,7 +128,7 @@ def test_every_answer_at_saturation_is_the_one_alone(model: Path, allocator: str
     crowds = []
     for depth in (1, 2):
         settings = {**limits, "depth": depth, "options": {"percent": 50.0}}
-        house = House(backend, RESTLESS, settings, **keeping(allocator, key_tokens))
+        house = House(backend, RESTLESS, settings, **keeping(*keeper))
         crowds.append(house.serve(asked))
         assert house.preemptions["swap"] > 20, house
         assert house.preemptions["recompute"] > 20, house

@@ -17,6 +17,7 @@ from stepwell.core.instructions import Launch  # noqa: E402
 from stepwell.core.sampling import GREEDY, SamplingParams  # noqa: E402
 from stepwell.tests.backends.driving import Hand, make, serve, watch  # noqa: E402
 from stepwell.tests.backends.tiny import END, SHAPE, dense_logits, weights, write_folder, write_gguf  # noqa: E402
+from stepwell.tests.helpers.quick import diagonal  # noqa: E402
 
 FREE = SamplingParams(temperature=0.0, ignore_eos=True)
 LENGTHS = (1, 15, 16, 17, 37, 63, 64, 65)
@@ -83,9 +84,9 @@ def alone(model: Path, tokens: list[int], sampling: SamplingParams, steps: int) 
     return hand.answers[1], {place: scores for (_, place), scores in watched.logits.items()}
 
 
-@pytest.mark.parametrize("company", [1, 7, 31])
-@pytest.mark.parametrize(("page_size", "chunk"), [(16, 16), (3, 64), (16, 1000), (8, 5)])
-def test_ou_4_company_chunks_and_pages_change_no_bit(model: Path, company: int, page_size: int, chunk: int) -> None:
+@pytest.mark.parametrize(("company", "cut"), diagonal([31, 1, 7], [(16, 16), (3, 64), (16, 1000), (8, 5)]))
+def test_ou_4_company_chunks_and_pages_change_no_bit(model: Path, company: int, cut: tuple[int, int]) -> None:
+    page_size, chunk = cut
     seeded = SamplingParams(temperature=1.0, seed=11, ignore_eos=True)
     for sampling in (FREE, seeded):
         answer, scores = alone(model, prompt(37), sampling, 20)
@@ -196,30 +197,29 @@ def test_a_fork_reads_shared_pages_and_its_copy_and_both_go_on_by_themselves(mod
         assert all(torch.equal(watched.logits[request, place], expected) for place, expected in scores.items())
 
 
-@pytest.mark.parametrize("policy", ["swap", "fcfs"])
-def test_under_the_engine_in_a_tiny_pool_nobody_s_answer_changes(model: Path, policy: str) -> None:
+@pytest.mark.parametrize(("depth", "policy"), diagonal([1, 2, 3], ["fcfs", "swap"]))
+def test_under_the_engine_in_a_tiny_pool_nobody_s_answer_changes(model: Path, depth: int, policy: str) -> None:
+    """Deeper, a launch on its way still names, and lets grow, a request whose client has left."""
     dice = random.Random(3)
     requests = []
-    for index in range(20):
+    for index in range(12):
         seeded = SamplingParams(temperature=1.2, top_p=0.95, seed=index, min_tokens=index % 5)
         requests.append((prompt(dice.randrange(1, 50), index), dice.randrange(5, 45), seeded if index % 2 else GREEDY))
     backend = make(model, pages=26, page_size=4, host_pages=8)
     apart = serve(make(model, pages=64), requests, at_once=False)
     assert not apart.preemptions
-    together = serve(backend, requests, policy=policy, depth=1)
+    together = serve(backend, requests, policy=policy, depth=depth)
     assert together.answers == apart.answers
     assert together.reasons == apart.reasons
     assert together.preemptions["recompute"] > 0
     assert together.preemptions["swap"] > 0 or policy == "fcfs"
     assert not backend._rows
     left = {4: 3, 7: 1, 8: 10}
-    for depth in (1, 2, 3):
-        # Deeper, a launch on its way still names, and lets grow, a request whose client has left.
-        house = make(model, pages=26, page_size=4, host_pages=8)
-        cut = serve(house, requests, policy=policy, cancels=left, depth=depth)
-        for index, answer in enumerate(cut.answers):
-            whole = apart.answers[index]
-            assert answer == (whole[: len(answer)] if index in left else whole), (depth, index)
+    house = make(model, pages=26, page_size=4, host_pages=8)
+    cut = serve(house, requests, policy=policy, cancels=left, depth=depth)
+    for index, answer in enumerate(cut.answers):
+        whole = apart.answers[index]
+        assert answer == (whole[: len(answer)] if index in left else whole), index
 
 
 # ------------------------------------------------------------------------------------------------ ends, failures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepwell.cli.streams_rounds import RUNNER, ratios, round_line, rounds_of
@@ -38,6 +38,7 @@ def runners(at_ns: int, few: int, prompt: int, tokens: int) -> list[TraceRequest
     return [TraceRequest(at_ns, prompt, tokens, priority=RUNNER) for _ in range(few)]
 
 
+@settings(deadline=None)
 @given(
     few=st.integers(1, 4),
     prompt=st.integers(1, 12),

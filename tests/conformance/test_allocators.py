@@ -13,7 +13,7 @@ from stepwell.core.protocols import KVAllocator
 from stepwell.core.testing import allocator_machine
 
 REGISTERED = sorted(entry_points(group="stepwell.allocators"), key=lambda entry: entry.name)
-MODEST = settings(max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+MODEST = settings(max_examples=60, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def test_the_built_in_allocators_are_registered() -> None:

@@ -28,7 +28,7 @@ from stepwell.tests.helpers.prompts import alike
 
 POLICIES = sorted(names("policies"))
 ALLOCATORS = sorted(names("allocators"))
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(QUICK, max_examples=1500)
 
 
@@ -156,14 +156,12 @@ def test_both_shells_write_the_same_journal_at_length(policy: str, tmp_path: Pat
 
 
 def digest() -> str:
-    """Of both shells' journals of many fixed cases."""
+    """Of both shells' journals of a fixed case for every policy, and one for every allocator."""
     found = hashlib.sha256()
-    for policy in POLICIES:
-        for allocator in ALLOCATORS:
-            for seed in range(3):
-                case = fixed_case(seed, policy, allocator)
-                found.update(simulated(case).journal)
-                found.update(live(case).journal)
+    for number, policy in enumerate(POLICIES):
+        case = fixed_case(number % 3, policy, ALLOCATORS[number % len(ALLOCATORS)])
+        found.update(simulated(case).journal)
+        found.update(live(case).journal)
     return found.hexdigest()
 
 

@@ -40,8 +40,18 @@ def test_a_server_of_its_own() -> None:
     assert crowd["itl_p50_ms"] <= crowd["itl_p99_ms"]
 
 
-def test_a_journal_of_it_tells_what_steps_took(tmp_path: Path) -> None:
-    status, (_, line), _ = bench("--journal", str(tmp_path), "--requests", "4", "--workload", "concurrency-16")
+def bench_here(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The same in this process, and without finding out what the machine could do at best."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stepwell.cli.bench_engine.ceilings", dict)
+        status, out, err = call(capsys, "bench", "engine", "--model", "echo", "--json", *arguments)
+    return status, [json.loads(line) for line in out.splitlines()], err
+
+
+def test_a_journal_of_it_tells_what_steps_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, (_, line), _ = bench_here(
+        capsys, "--journal", str(tmp_path), "--requests", "4", "--workload", "concurrency-16"
+    )
     assert status == 0
     (journal,) = tmp_path.glob("*.jsonl")
     command = [sys.executable, "-m", "stepwell", "replay", str(journal), "--backend", "echo", "--json"]
@@ -53,10 +63,10 @@ def test_a_journal_of_it_tells_what_steps_took(tmp_path: Path) -> None:
     assert all(row["recorded_p50_ms"] == row["measured_p50_ms"] for row in rows)
 
 
-def test_a_server_that_runs_already_and_answers_short() -> None:
+def test_a_server_that_runs_already_and_answers_short(capsys: pytest.CaptureFixture[str]) -> None:
     with serving("--set", "scheduler.max_context=520") as server:
         some = ("--requests", "8", "--workload", "concurrency-16", "--engine", "theirs", "--precision", "int3")
-        status, (_, line), _ = bench("--url", server.url, *some)
+        status, (_, line), _ = bench_here(capsys, "--url", server.url, *some)
         assert status == 1
         assert (line["engine"], line["precision"]) == ("theirs", "int3")
         assert line["wrong"][0].endswith("answers")
@@ -91,8 +101,8 @@ def test_its_server_ends_with_it() -> None:
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_a_server_that_does_not_start() -> None:
-    status, lines, err = bench("--set", "memory.pags=1")
+def test_a_server_that_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
+    status, lines, err = bench_here(capfd, "--set", "memory.pags=1")
     assert (status, len(lines)) == (2, 1)
     assert "did you mean 'pages'" in err
     assert "the server did not start (exit status 2)" in err

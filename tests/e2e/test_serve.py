@@ -178,7 +178,13 @@ def test_ws_1_the_sdk_over_a_websocket(server: Server) -> None:
     assert asyncio.run(talk()) == {"one": "lane one", "two": "lane two"}
 
 
-def test_ws_1_closing_or_dropping_a_socket_ends_its_lanes(server: Server) -> None:
+def test_ws_1_closing_or_dropping_a_socket_ends_its_lanes() -> None:
+    """Of a device so slow that nobody is done before they leave, however late they read."""
+    with serving("--set", "server.send_timeout_s=1", step_us=20_000) as server:
+        leaves_in_the_middle(server)
+
+
+def leaves_in_the_middle(server: Server) -> None:
     def lost() -> float:
         return server.metric("stepwell:transport_total", event="disconnected")
 

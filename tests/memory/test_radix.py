@@ -18,7 +18,7 @@ from stepwell.memory.eviction import ORDERS
 from stepwell.memory.radix import Radix
 
 SIZE = 4
-MODEST = settings(max_examples=120, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
+MODEST = settings(max_examples=50, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def pool(pages: int, key_tokens: int = 1, **options: Any) -> Radix:

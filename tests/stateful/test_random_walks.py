@@ -12,7 +12,7 @@ import pytest
 from stepwell.tests.stateful.walk import setup_of, walk
 
 TURNS = 120
-QUICK = 240
+QUICK = 120
 """Every policy, allocator and depth four times."""
 MANY = 3000
 

@@ -24,6 +24,9 @@ LINGER_S = 1.0
 LAST_LINGER_S = 0.25
 """The same, while the server stops and waits for its connections."""
 
+MOST_UNSENT = 1
+"""Bytes that wait for the kernel and do not count yet; with more a client is behind, and its time runs."""
+
 _TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -55,6 +58,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=MOST_UNSENT)  # a WebSocket's too, which takes this transport over
         self._hurry()
 
     def data_received(self, data: bytes) -> None:

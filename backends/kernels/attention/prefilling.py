@@ -36,6 +36,7 @@ def _run(
     table: tl.tensor,
     first: tl.tensor,
     last: tl.tensor,
+    least: tl.tensor,
     own: tl.tensor,
     known: tl.tensor,
     window: tl.tensor,
@@ -49,17 +50,17 @@ def _run(
     DIM: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr,
     MASKED: tl.constexpr,
 ) -> tl.tensor:
-    """Goes on with blocks ``first`` … ``last - 1``; rows are at the positions ``own``.  Not ``MASKED``: every row sees
-    all of them.  Each block's pages are looked up while the one before is worked on."""
-    page = pages_of(table, first * BLOCK, known, page_size, BLOCK, WHOLE)
+    """Goes on with blocks ``first`` … ``last - 1``; rows are at the positions ``own``, and none sees what is before
+    ``least``.  Not ``MASKED``: every row sees all of them.  Each block's pages are looked up while the one before is
+    worked on, a position at a time whatever the page size, as there is enough to compute to hide it."""
+    page = pages_of(table, first * BLOCK, known, page_size, BLOCK, False)
     for block in range(first, last):
-        place = places(page, block * BLOCK, page_size, page_stride, stride, BLOCK, WHOLE)
-        page = pages_of(table, (block + 1) * BLOCK, known, page_size, BLOCK, WHOLE)
+        place = places(page, block * BLOCK, page_size, page_stride, stride, BLOCK, False)
+        page = pages_of(table, (block + 1) * BLOCK, known, page_size, BLOCK, False)
         position = block * BLOCK + tl.arange(0, BLOCK)
-        inside = position < known
+        inside = (position < known) & (position >= least)
         key = load_tile(keys, place, inside, DIM, WIDTH)
         scores = tl.dot(q, tl.trans(key), input_precision="tf32x3") * scale
         if MASKED:
@@ -99,7 +100,6 @@ def prefill_tiles(
     WIDTH: tl.constexpr,
     HEIGHT: tl.constexpr,
     BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr,
     BAND: tl.constexpr,
 ) -> None:
     """One tile of one band.  The last tiles of a slice see most, so they begin first."""
@@ -122,7 +122,8 @@ def prefill_tiles(
     row = (first + step).to(tl.int64)[:, None]
     q = tl.load(query + row * query_row + cell * query_head + dims[None, :], mask=mine, other=0.0)
     known = tl.where((at < slices) & (offset < end - first), start + tl.minimum(offset + positions, end - first), 0)
-    low = tl.where(window > 0, tl.maximum(start + offset + 1 - window, 0), 0) // BLOCK
+    least = tl.where(window > 0, tl.maximum(start + offset + 1 - window, 0), 0)
+    low = least // BLOCK
     blocks = (known + BLOCK - 1) // BLOCK
     # blocks that every row sees whole; with a window there are none that are sure to be
     clear = tl.where(window > 0, low, tl.minimum((start + offset + 1) // BLOCK, blocks))
@@ -133,12 +134,12 @@ def prefill_tiles(
     keys, values = keys + head * head_stride, values + head * head_stride
     tables += at.to(tl.int64) * table_row
     best, total, mixed = _run(
-        q, keys, values, tables, low, clear, own, known, window, page_size, page_stride, position_stride, scale,
-        best, total, mixed, DIM, WIDTH, BLOCK, WHOLE, False,
+        q, keys, values, tables, low, clear, least, own, known, window, page_size, page_stride, position_stride,
+        scale, best, total, mixed, DIM, WIDTH, BLOCK, False,
     )  # fmt: skip
     best, total, mixed = _run(
-        q, keys, values, tables, clear, blocks, own, known, window, page_size, page_stride, position_stride, scale,
-        best, total, mixed, DIM, WIDTH, BLOCK, WHOLE, True,
+        q, keys, values, tables, clear, blocks, least, own, known, window, page_size, page_stride, position_stride,
+        scale, best, total, mixed, DIM, WIDTH, BLOCK, True,
     )  # fmt: skip
     mean = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(out + row * out_row + cell * out_head + dims[None, :], mean.to(out.dtype.element_ty), mask=mine)

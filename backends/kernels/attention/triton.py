@@ -108,8 +108,8 @@ def paged_prefill(
         query, keys, values, tables, firsts, starts, out,
         *query.stride()[:2], *keys.stride()[:3], tables.stride(0), *out.stride()[:2],
         rows, slices, kv_heads, group, page_size, window, _scale(dim),
-        DIM=dim, WIDTH=tuning.width_of(dim), HEIGHT=tuned.height, BLOCK=tuned.block,
-        WHOLE=page_size % tuned.block == 0, BAND=tuning.BAND, num_warps=tuned.warps, num_stages=tuned.stages,
+        DIM=dim, WIDTH=tuning.width_of(dim), HEIGHT=tuned.height, BLOCK=tuned.block, BAND=tuning.BAND,
+        num_warps=tuned.warps, num_stages=tuned.stages,
     )  # fmt: skip
     return out
 
@@ -143,19 +143,17 @@ def _processors(device: torch.device) -> int:
 
 
 def variants() -> list[Variant]:
-    """Both ways of finding pages, every width of a head and every height of a tile in bf16 and fp32, as the model is
-    computed in; a selection of the rest: fp16 makes the code of bf16, and heads of 80 and 96 are padded to 128."""
-    dims = {"bf16": (64, 96, 128, 256), "fp16": (128,), "fp32": (128,)}
-    shapes = [(dtype, dim) for dtype, each in dims.items() for dim in each]
-    square = [(dtype, dim) for dtype, dim in shapes if dtype != "fp16" and dim & (dim - 1) == 0]
-    decode = [_decode_variant(dtype, dim, whole) for dtype, dim in shapes for whole in (True, False)]
+    """Heads of 64 and 128 in bf16 with every height of a tile and both ways of finding pages.  Of those of 256 what
+    takes most; and one of each that makes the same code but for a type or a mask: fp16, heads that are padded (80 and
+    96 to 128), and fp32."""
+    decode = [_decode_variant("bf16", dim, whole) for dim in (64, 128) for whole in (True, False)]
+    others = [_decode_variant(*each, False) for each in (("bf16", 256), ("fp16", 96), ("fp32", 128))]
     prefill = [
-        _prefill_variant(dtype, dim, tuned, whole)
-        for dtype, dim in square
-        for tuned in tuning.prefill_tunings(_BYTES[dtype], dim)
-        for whole in (True, False)
+        _prefill_variant(dtype, dim, tuned)
+        for dtype, dim, first in (("bf16", 64, 0), ("bf16", 128, 0), ("bf16", 256, 1), ("fp32", 128, 0))
+        for tuned in tuning.prefill_tunings(_BYTES[dtype], dim)[first:]
     ]
-    return [*decode, *(_sum_variant(*each) for each in shapes), *prefill]
+    return [*decode, *others, *(_sum_variant("bf16", dim) for dim in (64, 128, 256)), *prefill]
 
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -197,14 +195,14 @@ def _sum_variant(dtype: str, dim: int) -> Variant:
     )
 
 
-def _prefill_variant(dtype: str, dim: int, tuned: tuning.PrefillTuning, whole: bool) -> Variant:
+def _prefill_variant(dtype: str, dim: int, tuned: tuning.PrefillTuning) -> Variant:
     constants = {"DIM": dim, "WIDTH": tuning.width_of(dim), "HEIGHT": tuned.height, "BLOCK": tuned.block}
     return Variant(
         kernel=prefill_tiles,
         signature={**_tensors(dtype), **_integers("slices"), "firsts": "*i32", "starts": "*i32", "scale": "fp32"},
-        constants={**constants, "WHOLE": whole, "BAND": tuning.BAND},
+        constants={**constants, "BAND": tuning.BAND},
         num_warps=tuned.warps,
         num_stages=tuned.stages,
-        label=f"{dtype}, heads of {dim}, {tuned.height} rows, {_PAGES[whole]}",
+        label=f"{dtype}, heads of {dim}, {tuned.height} rows",
         divisible=_STRIDES,
     )

@@ -42,8 +42,8 @@ _DECODE = {
 
 _PREFILL: dict[int, dict[int, tuple[PrefillTuning, ...]]] = {
     2: {
-        64: (PrefillTuning(16, 128, 4, 3), PrefillTuning(64, 64, 4, 3), PrefillTuning(128, 64, 8, 3)),
-        128: (PrefillTuning(16, 64, 4, 3), PrefillTuning(64, 32, 4, 3), PrefillTuning(128, 32, 8, 3)),
+        64: (PrefillTuning(16, 128, 4, 3), PrefillTuning(128, 64, 8, 3)),
+        128: (PrefillTuning(16, 64, 4, 3), PrefillTuning(128, 32, 8, 3)),
         256: (PrefillTuning(16, 32, 4, 3), PrefillTuning(64, 32, 8, 2)),
     },
     4: {

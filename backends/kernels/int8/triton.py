@@ -90,7 +90,7 @@ def int8_linear(rows: Tensor, weight: Tensor, scales: Tensor, *, out: Tensor | N
 
 
 def variants() -> list[Variant]:
-    """Every tile in both types of 16 bits."""
+    """Every tile in bf16; fp16 makes the same code but for the type, so one of it."""
     numbers = dict.fromkeys(("m", "n", "k", "row_stride", "weight_stride", "out_stride"), "i32")
     return [
         Variant(
@@ -102,6 +102,5 @@ def variants() -> list[Variant]:
             label=f"{dtype}, {tile.m} × {tile.n} × {tile.k}",
             divisible=("n", "k", "row_stride", "weight_stride", "out_stride"),
         )
-        for dtype in ("bf16", "fp16")
-        for tile in TILES
+        for dtype, tile in [*(("bf16", tile) for tile in TILES), ("fp16", TILES[0])]
     ]

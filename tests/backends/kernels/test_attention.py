@@ -106,7 +106,7 @@ def truth_of_slices(shape: Shape, pool: Pool, query: Tensor, slices: list[tuple[
 # ------------------------------------------------------------------------------------------------ the definition
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(shapes, lengths_of_rows, st.booleans())
 def test_the_reference_of_decode_is_the_definition(shape: Shape, lengths: list[int], bounded: bool) -> None:
     pool, query = shape.pool(lengths), shape.queries(len(lengths))
@@ -122,7 +122,7 @@ def test_the_reference_of_decode_is_the_definition(shape: Shape, lengths: list[i
     assert_close(found.cpu(), truth_of_rows(shape, pool, query), shape.dtype)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(shapes, slices_of_requests, st.integers(1, 3))
 def test_the_reference_of_prefill_is_the_definition(shape: Shape, slices: list[tuple[int, int]], spare: int) -> None:
     pool = shape.pool([start + count for start, count in slices])
@@ -131,14 +131,14 @@ def test_the_reference_of_prefill_is_the_definition(shape: Shape, slices: list[t
     assert_close(found, truth_of_slices(shape, pool, query, slices), shape.dtype)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(shapes, lengths_of_rows, st.integers(1, 9))
 def test_decode_is_the_definition(shape: Shape, lengths: list[int], programs: int) -> None:
     pool, query = shape.pool(lengths), shape.queries(len(lengths))
     assert_close(decoded(shape, pool, query, programs), truth_of_rows(shape, pool, query), shape.dtype)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(shapes, slices_of_requests, st.integers(1, 3))
 def test_prefill_is_the_definition(shape: Shape, slices: list[tuple[int, int]], spare: int) -> None:
     pool = shape.pool([start + count for start, count in slices])
@@ -169,7 +169,7 @@ def test_prefill_is_the_definition_at_many_shapes(shape: Shape, slices: list[tup
 PLAIN = Shape(page_size=16, kv_heads=2, group=4, dim=64, dtype=torch.float32, window=0, seed=1)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(shapes, lengths_of_rows)
 def test_decode_is_prefill_of_slices_of_one_row(shape: Shape, lengths: list[int]) -> None:
     lengths = [length + 1 for length in lengths]
@@ -178,8 +178,11 @@ def test_decode_is_prefill_of_slices_of_one_row(shape: Shape, lengths: list[int]
     assert_close(prefilled(shape, pool, query, slices), decoded(shape, pool, query, 3).double(), shape.dtype)
 
 
-@settings(max_examples=4, deadline=None)
-@given(shapes, st.lists(st.integers(1, 30), min_size=2, max_size=3))
+few_heads = st.builds(lambda shape: shape._replace(kv_heads=1, group=min(shape.group, 4)), shapes)
+
+
+@settings(max_examples=3, deadline=None)
+@given(few_heads, st.lists(st.integers(1, 12), min_size=2, max_size=3))
 def test_a_prompt_in_slices_is_the_prompt_at_once(shape: Shape, counts: list[int]) -> None:
     pool, query = shape.pool([sum(counts)]), shape.queries(sum(counts))
     whole = prefilled(shape, pool, query, [(0, sum(counts))])
@@ -192,10 +195,10 @@ def test_a_prompt_in_slices_is_the_prompt_at_once(shape: Shape, counts: list[int
 
 def test_the_number_of_programs_changes_nothing_but_rounding() -> None:
     shape = PLAIN._replace(kv_heads=1)
-    lengths = [300, 0, 3, 130]
+    lengths = [150, 0, 3, 70]
     pool, query = shape.pool(lengths), shape.queries(len(lengths))
     alone = decoded(shape, pool, query, 1)
-    for programs in (2, 5, 40):
+    for programs in (2, 40):
         assert_close(decoded(shape, pool, query, programs), alone.double(), shape.dtype)
 
 
@@ -226,7 +229,7 @@ def test_more_slices_than_are_looked_at_together(monkeypatch: pytest.MonkeyPatch
     assert_close(prefilled(shape, pool, query, slices), truth_of_slices(shape, pool, query, slices), shape.dtype)
 
 
-@pytest.mark.parametrize("page_size", [16, 32])
+@pytest.mark.parametrize("page_size", [1, 16, 32])
 def test_pages_before_a_window_may_be_anybodys(page_size: int) -> None:
     """A request gives pages back that its window has left; the table may say anything in their place."""
     shape = PLAIN._replace(window=20, page_size=page_size, kv_heads=1)

@@ -17,15 +17,18 @@ from stepwell.tests.helpers import kernel_table
 from stepwell.tests.helpers.compiling import run
 
 OPERATIONS = operations()
+TOGETHER = [[op for op in OPERATIONS if (op == "attention") is apart] for apart in (True, False)]
+"""Two processes, as many as there are cores where tests run; attention takes as long as all others."""
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
-def test_every_kernel_compiles_for_every_target(op: str) -> None:
-    status, lines, complaints = run("-m", "stepwell.backends.kernels.ahead", "--json", "--op", op)
+@pytest.mark.parametrize("ops", TOGETHER, ids="+".join)
+def test_every_kernel_compiles_for_every_target(ops: list[str]) -> None:
+    chosen = [word for op in ops for word in ("--op", op)]
+    status, lines, complaints = run("-m", "stepwell.backends.kernels.ahead", "--json", *chosen)
     built: list[dict[str, Any]] = [json.loads(line) for line in lines]
     assert (status, complaints, [each for each in built if each["wrong"]]) == (0, "", [])
-    named = {(each["kernel"], each["label"], each["target"]) for each in built}
-    assert named == {(it.name, it.label, target) for it in variants(op) for target in TARGETS}
+    named = {(each["op"], each["kernel"], each["label"], each["target"]) for each in built}
+    assert named == {(op, it.name, it.label, target) for op in ops for it in variants(op) for target in TARGETS}
     assert all(0 < each["registers"] <= 255 for each in built)
 
 

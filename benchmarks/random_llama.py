@@ -2,6 +2,7 @@
 
     python -m stepwell.benchmarks.random_llama random-llama     9 million parameters, 36 MB in float32
     stepwell fidelity --model random-llama --out fidelity/
+    python -m stepwell.benchmarks.random_llama random-llama --speaks     with a tokenizer, so that it can be served
 
 What it says is noise; how long it takes to say it is what any model of that shape takes.
 """
@@ -16,6 +17,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 
 from stepwell.backends.weights.source import ModelShape
@@ -78,6 +83,20 @@ def write(path: Path, shape: ModelShape, seed: int) -> int:
     return sum(each.numel() for each in weights.values())
 
 
+def write_tokenizer(path: Path, vocabulary: int) -> None:
+    """A tokenizer of bytes for a folder, and a chat template that repeats what was said; all tokens beyond 256 are
+    names that no text has.
+    """
+    letters = sorted(ByteLevel.alphabet())
+    names = [*letters, *(f"<{place}>" for place in range(len(letters), vocabulary))]
+    tokenizer = Tokenizer(BPE({name: place for place, name in enumerate(names)}, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer.save(str(path / "tokenizer.json"))
+    said = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": said}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -85,8 +104,11 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8, help="(8)")
     parser.add_argument("--vocabulary", type=int, default=8192, help="(8192)")
     parser.add_argument("--seed", type=int, default=0, help="(0)")
+    parser.add_argument("--speaks", action="store_true", help="write a tokenizer of bytes, too")
     args = parser.parse_args()
     print(f"{write(args.folder, shape_of(args), args.seed):,} parameters in {args.folder}")
+    if args.speaks:
+        write_tokenizer(args.folder, args.vocabulary)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from stepwell.cli import streams_company, streams_rounds
 from stepwell.cli.bench_server import OwnServer, own_server
 from stepwell.cli.process_stats import SPARE, check_descriptors
 from stepwell.cli.streams_crowd import Crowd, check_share, spread
@@ -25,6 +31,8 @@ from stepwell.sim.bench import Line, as_json, machine
 
 MOST_USERS = 1_000_000
 FLOOR = ("-m", "stepwell.cli.streams_floor")
+POLICY = "fcfs"
+Found = TypeVar("Found")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +59,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--few", type=int, default=1, metavar="N", help="who are there first, steps; who stay, leave (1)"
     )
-    parser.add_argument("--model", default=COSTMODEL, metavar="MODEL", help="what is served, steps (costmodel)")
-    parser.add_argument("--policy", default="fcfs", metavar="NAME", help="scheduling policy (fcfs)")
+    parser.add_argument(
+        "--model", default=COSTMODEL, metavar="MODEL",
+        help="what is served, steps (costmodel); with another one `--few` run in every round, alone and beside all"
+        " others, who wait in line and have patience for `--think` seconds",
+    )  # fmt: skip
+    parser.add_argument("--policy", default=POLICY, metavar="NAME", help=f"scheduling policy ({POLICY})")
     parser.add_argument("--journal", metavar="DIR", help="let the server write its journal into this folder")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting of the server")
     parser.add_argument("--floor", action="store_true", help="beat: the same of a bare Starlette server, after ours")
@@ -65,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     check(args)
     first = machine()
     print(as_json(first) if args.json else machine_in_words(first), flush=True)
+    if args.model != COSTMODEL:
+        return 0 if _tell(args, "stepwell", _beside(args), streams_rounds.in_words) else 1
     with own_server(serve_words(args)) as server:
         good = _tell(args, "stepwell", measure(args, server, metrics=True))
     if args.floor:
@@ -76,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
 def serve_words(args: argparse.Namespace) -> list[str]:
     """What the server is started with, beside ``SERVE``."""
     words = [word for setting in _settings(args) for word in ("--set", setting)]
-    given = ["--model", args.model, "--policy", args.policy, *(["--journal", args.journal] if args.journal else [])]
-    return [*given, *words]
+    policy = ["--policy", args.policy] if args.model == COSTMODEL else []
+    return ["--model", args.model, *policy, *(["--journal", args.journal] if args.journal else []), *words]
 
 
 def floor_words(args: argparse.Namespace) -> list[str]:
@@ -85,17 +99,28 @@ def floor_words(args: argparse.Namespace) -> list[str]:
     return ["--beat", str(args.beat)]
 
 
-def _tell(args: argparse.Namespace, engine: str, measured: Line) -> bool:
+def _beside(args: argparse.Namespace) -> Line:
+    """A real model's steps are in the server's journal, which is whole once that has ended."""
+    with ExitStack() as stack:
+        args.journal = args.journal or stack.enter_context(TemporaryDirectory(prefix="stepwell-steps-"))
+        with own_server(serve_words(args)) as server:
+            rounds, wrong = _run(streams_company.measure(args, server))
+        steps = streams_rounds.rounds_of(Path(args.journal), args.few, everybody=streams_company.together(args))
+        return streams_rounds.line_of(args, rounds, wrong, steps[1:])
+
+
+def _tell(args: argparse.Namespace, engine: str, measured: Line, words: Callable[[Line], str] = in_words) -> bool:
     line = {"bench": "streams", "engine": engine, **measured}
-    print(as_json(line) if args.json else in_words(line), flush=True)
+    print(as_json(line) if args.json else words(line), flush=True)
     return not line["wrong"]
 
 
 def _settings(args: argparse.Namespace) -> list[str]:
     """The scenario's own, and then what was asked for, which wins."""
-    numbers = ["model.options.text=numbers"] if args.model == COSTMODEL else []
     room = f"server.max_streams={args.users + args.stalled + SPARE}"
-    return [*SCENARIOS[args.scenario].settings(args), *numbers, room, *args.set]
+    if args.model != COSTMODEL:
+        return [*streams_company.settings(args), room, *args.set]
+    return [*SCENARIOS[args.scenario].settings(args), "model.options.text=numbers", room, *args.set]
 
 
 def check(args: argparse.Namespace) -> None:
@@ -114,6 +139,8 @@ def check(args: argparse.Namespace) -> None:
         raise UserError(f"must be at least 1 and at most the users, not {args.few}", field="few")
     if args.model != COSTMODEL and args.scenario != "steps":
         raise UserError("other models do not number their tokens; only `steps` does without that", field="model")
+    if args.model != COSTMODEL and args.policy != POLICY:
+        raise UserError("the crowd of another model waits in line by the policy `priority`", field="policy")
     if args.floor and args.scenario != "beat":
         raise UserError("is of the scenario `beat`", field="floor")
     check_descriptors(args.users + (args.stalled if args.scenario == "stalled" else 0), "users at once", "users")
@@ -121,12 +148,16 @@ def check(args: argparse.Namespace) -> None:
 
 def measure(args: argparse.Namespace, server: OwnServer, *, metrics: bool) -> Line:
     """What the crowd of ``args`` sees of ``server``; ``metrics``: it has those of ours."""
+    return _run(_measure(args, server, metrics=metrics))
+
+
+def _run(crowd: Coroutine[Any, Any, Found]) -> Found:
     gc.collect()
     gc.freeze()
     gc.disable()  # what a crowd holds lives as long as it does
     try:
         with asyncio.Runner(loop_factory=_loop) as runner:
-            return runner.run(_measure(args, server, metrics=metrics))
+            return runner.run(crowd)
     finally:
         gc.enable()
         gc.unfreeze()
@@ -151,7 +182,7 @@ async def _measure(args: argparse.Namespace, server: OwnServer, *, metrics: bool
     await warm.all_ended()
     warm.disperse()
     beats_ns = int(LATE * args.beat * NS_PER_S) if args.scenario in ("beat", "stalled") else 0
-    tally = Tally(beats_ns, numbered=args.model == COSTMODEL)
+    tally = Tally(beats_ns)
     probe = Probe(server.pid, f"http://{at.hostname}:{at.port}/metrics" if metrics else "")
     probe.start()
     crowd = Crowd(at.hostname, at.port, args.users, args.sse_share, tally, args.seed)

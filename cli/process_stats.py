@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from stepwell.core.errors import UserError
@@ -45,6 +47,18 @@ def children(pid: int) -> list[int]:
             if parent == pid:
                 found.append(int(each.name))
     return sorted(found)
+
+
+def command_line(pid: int) -> str:
+    """As it was started, words apart by spaces."""
+    return _read(pid, "cmdline").replace("\0", " ")
+
+
+def keep_to(pid: int, cores: Collection[int]) -> None:
+    """Let it run on these cores only, with all threads that it has or makes."""
+    for each in (_PROC / str(pid) / "task").iterdir():
+        with suppress(ProcessLookupError):  # a thread that has just ended
+            os.sched_setaffinity(int(each.name), cores)
 
 
 def _stat(pid: int) -> list[str]:

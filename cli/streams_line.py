@@ -12,6 +12,8 @@ from stepwell.sim.stats import percentiles
 
 FULL = 0.9
 """Of a core: whoever needs more is what limits."""
+LINE = 0.01
+"""Of the users: if more of them wait in line, the device is what they wait for."""
 LATE_CLIENT_MS = 50.0
 OVERTAKEN_NS = 500_000_000
 """So much later than somebody who came after is out of order."""
@@ -50,6 +52,7 @@ def line_of(run: Run) -> Line:
         "retry_after_s": round(mean(tally.retry_s), 1) if tally.retry_s else None,
         "overtaken": tally.overtaken(OVERTAKEN_NS),
         "streams_at_once": tally.most_open,
+        "in_line": round(run.after.total("vllm:num_requests_waiting")),
         "seconds": round(tally.seconds, 1),
         "steps_per_s": round((run.after.total(STEPS) - run.before.total(STEPS)) / tally.seconds, 1),
         "slow_clients": int(run.after.total(SLOW, "slow_client")),
@@ -61,12 +64,12 @@ def line_of(run: Run) -> Line:
         "worker_cores": round(worker / tally.seconds, 2),
         "client_cores": round(client / tally.seconds, 2),
         "other_cores": _others(run, server + worker + client),
-        "client_lag_p99_ms": _of_us(run.lag.us, 0.99, 1e3),
+        "client_lag_p99_ms": _of_us(run.lag_us, 0.99, 1e3),
         "server_mib": round(run.probe.most_bytes / (1 << 20), 1),
     }
     if run.first is not None:
         line |= _compared(run, run.first)
-    line["limit"] = _limit(line)
+    line["limit"] = limit_of(line)
     line["wrong"] = tally.wrong
     return line
 
@@ -113,15 +116,20 @@ def _of_us(values: object, q: float, by: float) -> float | None:
     return None if found is None else round(found / by, 3)
 
 
-def _limit(line: Line) -> str:
-    """Who has no time left, if anybody."""
-    lag, client = line["client_lag_p99_ms"], line["client_cores"]
+def limit_of(line: Line) -> str:
+    """Who has no time left, if anybody; what serves is named before what it serves."""
+    lag, client, server = line["client_lag_p99_ms"], line["client_cores"], line["server_cores"]
+    in_line, users = line["in_line"], line["users"]
     assert isinstance(client, float)
+    assert isinstance(server, float)
+    assert isinstance(in_line, int)
+    assert isinstance(users, int)
     if client > FULL or (isinstance(lag, float) and lag > LATE_CLIENT_MS):
         return "the load generator: what it says of the server is too bad"
-    server = line["server_cores"]
-    assert isinstance(server, float)
-    return "the server's event loop: its core is full" if server > FULL else ""
+    waits = f"the device: {in_line:,} wait in line for it" if in_line > LINE * users else ""
+    if server > FULL:
+        return "the server's event loop: its core is full" + (f"; and {waits}" if waits else "")
+    return waits
 
 
 def machine_in_words(line: Line) -> str:

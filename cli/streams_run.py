@@ -27,7 +27,9 @@ class Run:
 
     def __init__(self, args: argparse.Namespace, tally: Tally, crowd: Crowd, probe: Probe) -> None:
         self.args, self.tally, self.crowd, self.probe = args, tally, crowd, probe
-        self.lag = ClientLag(crowd.loop)
+        self.lag_us = array("L")
+        """How late this loop was while measuring."""
+        self._lag = ClientLag(crowd.loop)
         self.before: Moment
         self.after: Moment
         self.first: Stretch | None = None
@@ -38,12 +40,13 @@ class Run:
         """What is measured begins."""
         self.before = await self.probe.look()
         self.client_cpu_s = -cpu_s(os.getpid())
-        self.lag.us = self.lag.us[:0]
+        self._lag.us = self._lag.us[:0]
         self.tally.begin()
 
     async def stop(self) -> None:
         """And ends."""
         self.tally.stop()
+        self.lag_us = self._lag.us[:]
         self.client_cpu_s += cpu_s(os.getpid())
         self.after = await self.probe.look()
 

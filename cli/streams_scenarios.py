@@ -14,7 +14,6 @@ from stepwell.cli.streams_probe import OPEN
 from stepwell.cli.streams_run import Run
 from stepwell.cli.streams_stalled import ENDLESS, Stalled
 from stepwell.cli.streams_tally import Heard
-from stepwell.core.build import COSTMODEL
 from stepwell.core.types import NS_PER_S
 
 THINK_S = 60.0
@@ -165,8 +164,6 @@ def _one_a_beat(args: argparse.Namespace) -> list[str]:
 
 def _steady(args: argparse.Namespace) -> list[str]:
     """A device whose step takes one beat, whoever is in it; and clients whose buffers are soon full."""
-    if args.model != COSTMODEL:
-        return []
     each = args.users + args.stalled
     zero = "prefill_token_ns=0,decode_request_ns=0,kv_token_ps=0,swap_page_ns=0"
     pages = each * ((_PROMPT + ENDLESS) // PAGE if each < 100 else STEADY_PAGES)

@@ -94,7 +94,7 @@ class Kernels(Protocol):
         words: Tensor,
         lengths: Tensor,
         *,
-        sides: Sides | None = None,
+        sides: Sides,
         out: Tensor | None = None,
         finite: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:

@@ -54,11 +54,12 @@ def samples(bench: Bench) -> Iterator[Line]:
     cut = cut_of(bench)
     logits = 4 * draw(bench, rows, vocabulary, dtype=torch.float32)
     lengths = ints(bench, range(1, rows + 1))
+    sides = columns.Sides(1, vocabulary, bench.device)
     for what, way in ways(bench).items():
         bench.check()
         words = words_of(bench, way, rows)
-        tokens, finite = sampling.sample(logits, words, lengths, cut=cut)
-        wanted, good = reference.sample(logits, words, lengths)
+        tokens, finite = sampling.sample(logits, words, lengths, sides=sides, cut=cut)
+        wanted, good = reference.sample(logits, words, lengths, sides=sides)
         wrong = int((tokens != wanted).sum() + (finite != good).sum())
         yield bench.line(f"sampling, {rows} rows of {vocabulary:,}, {what}", 2.0 * wrong, OFF, KEY)
 

@@ -14,6 +14,7 @@ from stepwell.backends.kernels.norm import triton as norm
 from stepwell.backends.kernels.pages import triton as pages
 from stepwell.backends.kernels.rope import triton as rope
 from stepwell.backends.kernels.sampling import triton as sampling
+from stepwell.backends.kernels.sampling.columns import Sides
 from stepwell.backends.kernels.swiglu import triton as gate
 from stepwell.benchmarks.gpu import correct_sampling
 from stepwell.benchmarks.gpu.bench import Bench
@@ -148,6 +149,7 @@ def page_copies(rates: Rates) -> Iterator[Line]:
 def samples(rates: Rates) -> Iterator[Line]:
     """A step's last kernels: scores of every token are read at least once."""
     bench, vocabulary = rates.bench, rates.bench.scale.model["vocab_size"]
+    sides, cut = Sides(1, vocabulary, bench.device), correct_sampling.cut_of(bench)
     for rows in sorted({1, bench.scale.sampled}):
         logits, lengths = draw(bench, rows, vocabulary, dtype=torch.float32), ints(bench, range(1, rows + 1))
         for what, way in correct_sampling.ways(bench).items():
@@ -155,7 +157,7 @@ def samples(rates: Rates) -> Iterator[Line]:
             words = correct_sampling.words_of(bench, way, rows)
             yield rates.bytes(
                 f"sampling, {rows} rows, {what}",
-                lambda: sampling.sample(logits, words, lengths, cut=correct_sampling.cut_of(bench)),  # noqa: B023
+                lambda: sampling.sample(logits, words, lengths, sides=sides, cut=cut),  # noqa: B023
                 logits.nbytes,
             )
 

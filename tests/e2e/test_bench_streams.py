@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stepwell.tests.backends.speaking import write_speaking_folder
 from stepwell.tests.e2e.serving import PATIENCE_S
 
 KEYS = ["users", "ttft_p50_s", "ttft_p99_s", "lost_tokens", "doubled_tokens", "loop_lag_p99_ms", "tokens_per_s"]
@@ -83,6 +85,32 @@ def test_a_step_with_few_and_with_all() -> None:
     assert line["tokens_per_piece"] >= 1
 
 
+def test_a_step_of_another_model_alone_and_beside_a_crowd_in_line() -> None:
+    few = ("--few", "2", "--tokens", "20", "--think", "2", "--model", "echo")
+    status, (_, line), err = bench("--users", "20", "--scenario", "steps", *few)
+    assert (status, err) == (0, "")
+    assert line["wrong"] == []
+    assert [each["crowd"] for each in line["rounds"]] == [0, 20, 0, 20]
+    for each in line["rounds"]:
+        assert 15 <= each["steps"] <= 19
+        assert each["streams_open"] <= each["crowd"] + 2
+        assert each["gap_p50_ms"] >= 0
+        assert each["step_p50_ms"] >= each["device_p50_ms"] > 0
+    assert line["step_p50_ratio"] > 0
+
+
+@pytest.mark.slow
+def test_a_step_of_a_real_model_whose_whole_batch_streams(tmp_path: Path) -> None:
+    """Half over SSE and half over WebSockets, against one client who asks for all of it and streams nothing."""
+    model = write_speaking_folder(tmp_path)
+    few = ("--few", "20", "--tokens", "40", "--model", str(model))
+    status, (_, line), err = bench("--users", "20", "--scenario", "steps", *few)
+    assert (status, err) == (0, "")
+    assert line["wrong"] == []
+    assert [each["crowd"] for each in line["rounds"]] == [0, 20, 0, 20]
+    assert all(each["streams_open"] <= 20 and 30 <= each["steps"] <= 39 for each in line["rounds"])
+
+
 def test_ab_1_of_a_crowd_that_leaves_at_once_nothing_is_left_over() -> None:
     few = ("--few", "5", "--beat", "0.05", "--seconds", "1")
     status, (_, line), err = bench("--users", "30", "--scenario", "leave", *few)
@@ -97,6 +125,8 @@ def test_ab_1_of_a_crowd_that_leaves_at_once_nothing_is_left_over() -> None:
     [
         (("--users", "0"), "users: must be between 1"),
         (("--sse-share", "2"), "sse-share: must be between 0"),
+        (("--model", "smollm2"), "only `steps`"),
+        (("--model", "smollm2", "--scenario", "steps", "--policy", "vtc"), "policy: the crowd"),
         (("--floor",), "floor: is of the scenario `beat`"),
         (("--users", "900000"), "ulimit -Hn"),
     ],

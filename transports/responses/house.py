@@ -22,7 +22,7 @@ from stepwell.transports.responses.shelf import Shelf
 from stepwell.transports.service import Service
 
 SWEEP_S = 60.0
-TELL_S, MOST_TOLD = 0.1, 64
+TELL_S, MOST_TOLD = 0.025, 16
 """Places in line are told to so many at once: thousands that wait would hold up those that do not."""
 Found = Live | Kept
 """With its events if it is in memory."""

@@ -1,14 +1,13 @@
 """How each row of a step is sampled, as numbers on the device.
 
 A row has ``WORDS`` words of 32 bits, a column each, which move with it when rows change places.  What takes more
-(counts of tokens for penalties, lists of tokens, masks) lies in a side place that the row's words name, so that a batch
-in which few rows want such things pays for few.
+(counts of tokens for penalties, lists of tokens) lies in a side place that the row's words name, so that a batch in
+which few rows want such things pays for few.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -26,8 +25,8 @@ NO_SIDE = -1
 
 EDITS = 320
 """Tokens of a row that are biased or barred; OpenAI's API takes 300."""
-BIAS, BARRED, BARRED_EARLY = range(3)
-"""Kinds of edits: a number added to the score; barred; barred until the answer is long enough."""
+BIAS, BARRED_EARLY = range(2)
+"""Kinds of edits: a number added to the score; barred until the answer is long enough."""
 
 
 def words_of(sampling: SamplingParams, prompt_tokens: int, seed: int, side: int = NO_SIDE) -> list[int]:
@@ -54,9 +53,9 @@ def _halves(number: int) -> tuple[int, int]:
     return low, high
 
 
-def wants_side(sampling: SamplingParams, *, masked: bool = False) -> bool:
-    """Whether a request's words do not say everything; ``masked``: it has a grammar or a list of allowed tokens."""
-    return bool(counts(sampling) or sampling.logit_bias or sampling.bad_words or sampling.min_tokens or masked)
+def wants_side(sampling: SamplingParams) -> bool:
+    """Whether a request's words do not say everything."""
+    return bool(counts(sampling) or sampling.logit_bias or sampling.bad_words or sampling.min_tokens)
 
 
 def counts(sampling: SamplingParams) -> bool:
@@ -67,23 +66,17 @@ def counts(sampling: SamplingParams) -> bool:
 class Sides:
     """``places`` side places, made once.
 
-    ``notes`` [places, 3] int32: how many edits, whether a mask, whether counts hold.  ``edits`` [places, EDITS, 3]
-    int32: token, kind, bits of a float32.  ``masks`` [places, ⌈vocabulary / 32⌉] int32: a bit for each token, 1 where
-    it may come.  ``counts`` [places, vocabulary] int32: twice the times that the token is in the answer, and 1 if it is
-    in the prompt; a draw counts its token there.
+    ``notes`` [places, 2] int32: how many edits, whether counts hold.  ``edits`` [places, EDITS, 3] int32: token, kind,
+    bits of a float32.  ``counts`` [places, vocabulary] int32: twice the times that the token is in the answer, and 1 if
+    it is in the prompt; a draw counts its token there.
     """
 
     def __init__(self, places: int, vocabulary: int, device: torch.device) -> None:
         self.vocabulary = vocabulary
         self._free = list(range(places))[::-1]
-        self.notes = torch.zeros((places, 3), dtype=torch.int32, device=device)
+        self.notes = torch.zeros((places, 2), dtype=torch.int32, device=device)
         self.edits = torch.zeros((places, EDITS, 3), dtype=torch.int32, device=device)
-        self.masks = torch.zeros((places, -(-vocabulary // 32)), dtype=torch.int32, device=device)
         self.counts = torch.zeros((places, vocabulary), dtype=torch.int32, device=device)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(each.numel() * each.element_size() for each in (self.notes, self.edits, self.masks, self.counts))
 
     @property
     def free(self) -> int:
@@ -106,15 +99,12 @@ class Sides:
         counts = 2 * np.bincount(np.asarray(tokens[prompt_tokens:], np.int64), minlength=self.vocabulary)
         counts[np.unique(np.asarray(tokens[:prompt_tokens], np.int64))] += 1
         self.counts[place] = torch.from_numpy(counts.astype(np.int32))
-        self.notes[place, 2] = 1
+        self.notes[place, 1] = 1
 
-    def edit(
-        self, place: int, sampling: SamplingParams, barred: Iterable[int] = (), barred_early: Iterable[int] = ()
-    ) -> None:
-        """``barred`` tokens must not come now, ``barred_early`` ones not before ``min_tokens``; each as long as there
-        are others, the first more binding.  Raises ``CapacityError`` for more than ``EDITS`` tokens."""
+    def edit(self, place: int, sampling: SamplingParams, barred_early: Iterable[int] = ()) -> None:
+        """``barred_early`` tokens must not come before ``min_tokens``, as long as there are others.  Raises
+        ``CapacityError`` for more than ``EDITS`` tokens."""
         listed = [(token, BIAS, bias) for token, bias in sampling.logit_bias.items()]
-        listed += [(token, BARRED, 0.0) for token in sorted(set(barred))]
         listed += [(token, BARRED_EARLY, 0.0) for token in sorted(set(barred_early))] if sampling.min_tokens else []
         listed = [each for each in listed if 0 <= each[0] < self.vocabulary]
         if len(listed) > EDITS:
@@ -124,11 +114,3 @@ class Sides:
             made[:, 2] = np.array([each[2] for each in listed], np.float32).view(np.int32)
             self.edits[place, : len(listed)] = torch.from_numpy(made)
         self.notes[place, 0] = len(listed)
-
-    def allow(self, place: int, bits: np.ndarray[Any, np.dtype[np.int32]] | None) -> None:
-        """What may come: one line of words, a bit for each token (missing ones: 0); None: all."""
-        if bits is not None:
-            line = torch.from_numpy(np.ascontiguousarray(bits).reshape(-1))[: self.masks.shape[1]]
-            self.masks[place].zero_()
-            self.masks[place, : len(line)] = line
-        self.notes[place, 1] = bits is not None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from stepwell.backends.draws import FAR, FRACTION, POLYNOMIAL, UNIT
 from stepwell.backends.kernels.sampling import columns
-from stepwell.backends.kernels.sampling.columns import BARRED, BARRED_EARLY, BIAS, Sides
+from stepwell.backends.kernels.sampling.columns import BARRED_EARLY, BIAS, Sides
 
 _LOW = (1 << 32) - 1
 
@@ -20,7 +20,7 @@ def sample(
     words: Tensor,
     lengths: Tensor,
     *,
-    sides: Sides | None = None,
+    sides: Sides,
     out: Tensor | None = None,
     finite: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -54,22 +54,18 @@ def sample(
     token = torch.where(scale[:, 0] < 0, order[:, 0], drawn.clamp(max=size - 1)).masked_fill(~good, 0)
     out = token if out is None else out.copy_(token)
     finite = good if finite is None else finite.copy_(good)
-    if sides is not None:
-        side = words[columns.SIDE].long()
-        place = side.clamp(min=0)
-        counted = (side >= 0) & good & (lengths > 0) & (sides.notes[place, 2] != 0)
-        sides.counts.index_put_((place, token), 2 * counted.int(), accumulate=True)
+    side = words[columns.SIDE].long()
+    place = side.clamp(min=0)
+    counted = (side >= 0) & good & (lengths > 0) & (sides.notes[place, 1] != 0)
+    sides.counts.index_put_((place, token), 2 * counted.int(), accumulate=True)
     return out, finite
 
 
-def _judged(raw: Tensor, words: Tensor, lengths: Tensor, sides: Sides | None) -> tuple[Tensor, Tensor]:
+def _judged(raw: Tensor, words: Tensor, lengths: Tensor, sides: Sides) -> tuple[Tensor, Tensor]:
     """Scores after penalties and biases, and the level of each token; those of the highest level of a row are kept."""
-    level = torch.full(raw.shape, 3, dtype=torch.int32, device=raw.device)
-    if sides is None:
-        return raw, level
     side = words[columns.SIDE].long()
     place, has = side.clamp(min=0), (side >= 0)[:, None]
-    edited, masked, counted = ((sides.notes[place] != 0) & has).unsqueeze(2).unbind(1)
+    edited, counted = ((sides.notes[place] != 0) & has).unsqueeze(2).unbind(1)
     harder, presence, frequency = words[columns.REPETITION : columns.FREQUENCY + 1].view(torch.float32)[:, :, None]
     count = torch.where(counted, sides.counts[place], 0)
     score = torch.where(count != 0, torch.where(raw > 0, raw / harder, raw * harder), raw)
@@ -83,13 +79,9 @@ def _judged(raw: Tensor, words: Tensor, lengths: Tensor, sides: Sides | None) ->
         return torch.zeros_like(raw).scatter_add_(1, token.long(), values.masked_fill(~(here & (kind == which)), 0))
 
     score = score + edits(BIAS, value.view(torch.float32))
-    one = torch.ones(value.shape, device=raw.device)
+    barred = edits(BARRED_EARLY, torch.ones(value.shape, device=raw.device)) != 0
     early = lengths[:, None] < words[columns.EARLY][:, None]
-    level = torch.where(edits(BARRED, one) != 0, level & 1, level)
-    level = torch.where((edits(BARRED_EARLY, one) != 0) & early, level & 2, level)
-    tokens = torch.arange(raw.shape[1], device=raw.device)
-    allowed = sides.masks[place][:, tokens // 32] >> (tokens % 32) & 1
-    return score, torch.where(masked & (allowed == 0), -1, level)
+    return score, (~(barred & early)).int()
 
 
 def _weights(scores: Tensor, best: Tensor, scale: Tensor) -> Tensor:

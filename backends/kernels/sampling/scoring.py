@@ -1,7 +1,7 @@
 """Parts of the sampling kernels: words of a row, what a score becomes, and the draw, as ``backends/draws.py`` has it.
 
 ``of`` is what a row's scores are made from: (logits, stride of their rows, vocabulary, words, stride of their columns,
-lengths, and the tensors of ``columns.Sides``: notes, edits, masks, counts).
+lengths, and the tensors of ``columns.Sides``: notes, edits, counts).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ SEED = tl.constexpr(columns.SEED)
 _EARLY = tl.constexpr(columns.EARLY)
 SIDE = tl.constexpr(columns.SIDE)
 _BIAS = tl.constexpr(columns.BIAS)
-_BARRED = tl.constexpr(columns.BARRED)
 _C6 = tl.constexpr(POLYNOMIAL[0])
 _C5 = tl.constexpr(POLYNOMIAL[1])
 _C4 = tl.constexpr(POLYNOMIAL[2])
@@ -69,16 +68,15 @@ def threshold(seed, position, total):
 
 @triton.jit
 def key_of(score):
-    """An int64 of 32 bits in the order of scores; both zeros are one."""
+    """An int32 in the order of scores; both zeros are one."""
     bits = score.to(tl.int32, bitcast=True)
-    return tl.where(score == 0.0, 0, bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64)
+    return tl.where(score == 0.0, 0, bits ^ ((bits >> 31) & 0x7FFFFFFF))
 
 
 @triton.jit
 def score_of(key):
     """Back from ``key_of``."""
-    bits = key.to(tl.int32)
-    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+    return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -100,38 +98,31 @@ def weights(score, best, scale):
 
 
 @triton.jit
-def judged(of, row, ids, inside, EDITS: tl.constexpr, SIDES: tl.constexpr):
+def judged(of, row, ids, inside, EDITS: tl.constexpr):
     """Of tokens of a row: the model's scores, what penalties and biases make of them, and the level of each.
 
-    Only tokens of the highest level that any has are kept: 3 normally, 2 barred early, 1 barred, 0 both, -1 masked,
-    -2 outside of the vocabulary.
+    Only tokens of the highest level that any has are kept: 1 normally, 0 barred until the answer is long enough, -1
+    outside of the vocabulary.
     """
-    logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts = of
+    logits, row_stride, vocab, words, stride, lengths, notes, edits, counts = of
     raw = tl.load(logits + row.to(tl.int64) * row_stride + ids, mask=inside, other=float("-inf")).to(tl.float32)
     score = tl.where(raw != raw, float("-inf"), raw)
-    level = tl.full(ids.shape, 3, tl.int32)
-    if SIDES:
-        side = tl.load(words + SIDE * stride + row).to(tl.int64)
-        if side >= 0:
-            if tl.load(notes + side * 3 + 2) != 0:
-                count = tl.load(counts + side * vocab + ids, mask=inside, other=0)
-                harder = single(words, stride, row, _REPETITION)
-                softened = tl.where(score > 0, tl.div_rn(score, harder), score * harder)
-                score = tl.where(count != 0, softened, score)
-                said = count >> 1
-                often = said.to(tl.float32) * single(words, stride, row, _FREQUENCY)
-                score = tl.where(said != 0, score - (often + single(words, stride, row, _PRESENCE)), score)
-            early = tl.load(lengths + row) < tl.load(words + _EARLY * stride + row)
-            for index in range(tl.load(notes + side * 3)):
-                edit = edits + (side * EDITS + index) * 3
-                kind = tl.load(edit + 1)
-                hit = ids == tl.load(edit)
-                bias = tl.load(edit + 2).to(tl.float32, bitcast=True)
-                score = tl.where(hit & (kind == _BIAS), score + bias, score)
-                lower = tl.where(kind == _BIAS, level, tl.where(kind == _BARRED, level & 1, level & 2))
-                level = tl.where(hit & (early | (kind == _BARRED)), lower, level)
-            if tl.load(notes + side * 3 + 1) != 0:
-                line = masks + side * ((vocab + 31) // 32)
-                bit = tl.load(line + ids // 32, mask=inside, other=0) >> (ids % 32)
-                level = tl.where((bit & 1) != 0, level, -1)
-    return raw, score, tl.where(inside, level, -2)
+    level = tl.full(ids.shape, 1, tl.int32)
+    side = tl.load(words + SIDE * stride + row).to(tl.int64)
+    if side >= 0:
+        if tl.load(notes + side * 2 + 1) != 0:
+            count = tl.load(counts + side * vocab + ids, mask=inside, other=0)
+            harder = single(words, stride, row, _REPETITION)
+            softened = tl.where(score > 0, tl.div_rn(score, harder), score * harder)
+            score = tl.where(count != 0, softened, score)
+            said = count >> 1
+            often = said.to(tl.float32) * single(words, stride, row, _FREQUENCY)
+            score = tl.where(said != 0, score - (often + single(words, stride, row, _PRESENCE)), score)
+        early = tl.load(lengths + row) < tl.load(words + _EARLY * stride + row)
+        for index in range(tl.load(notes + side * 2)):
+            edit = edits + (side * EDITS + index) * 3
+            bias = tl.load(edit + 1) == _BIAS
+            hit = ids == tl.load(edit)
+            score = tl.where(hit & bias, score + tl.load(edit + 2).to(tl.float32, bitcast=True), score)
+            level = tl.where(hit & early & (bias == 0), 0, level)
+    return raw, score, tl.where(inside, level, -1)

@@ -63,22 +63,22 @@ CUT = Cut(4096, 1024, 256, 1024)
 
 @triton.jit
 def _highest(
-    logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts, best, splits,
-    EDITS: tl.constexpr, SIDES: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
+    logits, row_stride, vocab, words, stride, lengths, notes, edits, counts, best, splits,
+    EDITS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a chunk: the highest (level, score) as one number, the lowest token that has it, and whether scores are
     finite (1), all minus infinity (0), or anything else (2): ``best`` [rows, splits, 3] int64."""
-    of = (logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts)
+    of = (logits, row_stride, vocab, words, stride, lengths, notes, edits, counts)
     row, split = tl.program_id(0), tl.program_id(1)
     top = tl.full([BLOCK], WORST, tl.int64)
     where = tl.full([BLOCK], NONE, tl.int32)
     state = tl.zeros([BLOCK], tl.int32)
     for start in range(0, CHUNK, BLOCK):
         ids = split * CHUNK + start + tl.arange(0, BLOCK)
-        raw, score, level = judged(of, row, ids, ids < vocab, EDITS, SIDES)
+        raw, score, level = judged(of, row, ids, ids < vocab, EDITS)
         wrong = (raw != raw) | (raw == float("inf"))
         state = tl.maximum(state, tl.where(wrong, 2, tl.where(raw > float("-inf"), 1, 0)))
-        rank = (level.to(tl.int64) << 32) + key_of(score)
+        rank = (level.to(tl.int64) << 32) + key_of(score).to(tl.int64)
         where = tl.where(rank > top, ids, where)
         top = tl.maximum(top, rank)
     highest = tl.max(top, 0)
@@ -98,7 +98,7 @@ def _best_of(best, row, splits, SPLITS: tl.constexpr):
     token = tl.min(tl.where(rank == highest, tl.load(at + 1, mask=index < splits, other=NONE), NONE), 0)
     state = tl.max(tl.load(at + 2, mask=index < splits, other=0), 0)
     level = (highest + 0x80000000) >> 32
-    return token.to(tl.int32), level.to(tl.int32), score_of(highest - (level << 32)), state
+    return token.to(tl.int32), level.to(tl.int32), score_of((highest - (level << 32)).to(tl.int32)), state
 
 
 @triton.jit
@@ -110,13 +110,13 @@ def _limits(words, stride, row, vocab):
 
 @triton.jit
 def _tally(
-    logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts, best, tally, splits,
-    EDITS: tl.constexpr, SIDES: tl.constexpr, SPLITS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr,
+    logits, row_stride, vocab, words, stride, lengths, notes, edits, counts, best, tally, splits,
+    EDITS: tl.constexpr, SPLITS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Of a chunk, [rows, splits, BINS] int64: with top-k the number of tokens in each octave, with top-p alone their
     weight, and otherwise, in the first bin, the weight of all that may be drawn."""
-    of = (logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts)
+    of = (logits, row_stride, vocab, words, stride, lengths, notes, edits, counts)
     row, split = tl.program_id(0), tl.program_id(1)
     scale = single(words, stride, row, SCALE)
     if scale >= 0:
@@ -127,7 +127,7 @@ def _tally(
         sums = tl.zeros([BLOCK, BINS], tl.int64)
         for start in range(0, CHUNK, BLOCK):
             ids = split * CHUNK + start + tl.arange(0, BLOCK)
-            raw, score, level = judged(of, row, ids, ids < vocab, EDITS, SIDES)
+            raw, score, level = judged(of, row, ids, ids < vocab, EDITS)
             weight, octave = weights(score, highest, scale)
             if (k > 0) | (share != -1):
                 octave = tl.minimum(octave, BINS - 1)
@@ -142,7 +142,7 @@ def _tally(
 
 @triton.jit
 def _walked(
-    of, row, kept_level, highest, scale, tally, splits, EDITS: tl.constexpr, SIDES: tl.constexpr, SPLITS: tl.constexpr,
+    of, row, kept_level, highest, scale, tally, splits, EDITS: tl.constexpr, SPLITS: tl.constexpr,
     BINS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The token drawn from all that min-p leaves: the chunk is found by its sum, the token by walking through it."""
@@ -157,7 +157,7 @@ def _walked(
     token = tl.full([], NONE, tl.int32)
     while (token == NONE) & (start < vocab):
         ids = start + tl.arange(0, BLOCK)
-        raw, score, level = judged(of, row, ids, ids < vocab, EDITS, SIDES)
+        raw, score, level = judged(of, row, ids, ids < vocab, EDITS)
         weight, octave = weights(score, highest, scale)
         weight = tl.where((level == kept_level) & (weight >= least), weight, 0)
         token = tl.min(tl.where(tl.cumsum(weight, 0) > draw, ids, NONE), 0)
@@ -168,12 +168,12 @@ def _walked(
 
 @triton.jit
 def _draw(
-    logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts, best, tally, splits, found, out,
-    finite, EDITS: tl.constexpr, SIDES: tl.constexpr, SPLITS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr,
+    logits, row_stride, vocab, words, stride, lengths, notes, edits, counts, best, tally, splits, found, out,
+    finite, EDITS: tl.constexpr, SPLITS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The token of a row, 0 if its scores are not finite; counted in its side place, if it keeps counts."""
-    of = (logits, row_stride, vocab, words, stride, lengths, notes, edits, masks, counts)
+    of = (logits, row_stride, vocab, words, stride, lengths, notes, edits, counts)
     row = tl.program_id(0)
     token, level, highest, state = _best_of(best, row, splits, SPLITS)
     scale = single(words, stride, row, SCALE)
@@ -185,18 +185,17 @@ def _draw(
             at = tally + (row.to(tl.int64) * splits + index) * BINS + bin
             bins = tl.sum(tl.load(at, mask=index < splits, other=0), 0)
             mine = found + row.to(tl.int64) * vocab
-            token = drawn(of, row, level, highest, scale, k, share, bins, mine, BINS, EDITS, SIDES, BLOCK)
+            token = drawn(of, row, level, highest, scale, k, share, bins, mine, BINS, EDITS, BLOCK)
         else:
-            token = _walked(of, row, level, highest, scale, tally, splits, EDITS, SIDES, SPLITS, BINS, CHUNK, BLOCK)
+            token = _walked(of, row, level, highest, scale, tally, splits, EDITS, SPLITS, BINS, CHUNK, BLOCK)
     token = tl.where(state == 1, token, 0)
     tl.store(out + row, token.to(tl.int64))
     tl.store(finite + row, state == 1)
-    if SIDES:
-        side = tl.load(words + SIDE * stride + row).to(tl.int64)
-        mine = (side >= 0) & (tl.load(lengths + row) > 0)  # a row that is nobody's has a place that is another's
-        counted = tl.load(notes + side * 3 + 2, mask=mine, other=0) != 0
-        at = counts + side * vocab + token
-        tl.store(at, tl.load(at, mask=counted, other=0) + 2, mask=counted & (state == 1))
+    side = tl.load(words + SIDE * stride + row).to(tl.int64)
+    mine = (side >= 0) & (tl.load(lengths + row) > 0)  # a row that is nobody's has a place that is another's
+    counted = tl.load(notes + side * 2 + 1, mask=mine, other=0) != 0
+    at = counts + side * vocab + token
+    tl.store(at, tl.load(at, mask=counted, other=0) + 2, mask=counted & (state == 1))
 
 
 def sample(
@@ -204,7 +203,7 @@ def sample(
     words: Tensor,
     lengths: Tensor,
     *,
-    sides: Sides | None = None,
+    sides: Sides,
     out: Tensor | None = None,
     finite: Tensor | None = None,
     cut: Cut = CUT,
@@ -220,10 +219,10 @@ def sample(
         return out, finite
     best = new((rows, splits, 3), dtype=torch.int64)
     tally = new((rows, splits, BINS), dtype=torch.int64)
-    found = new((rows, vocabulary), dtype=torch.int32)
-    lines = (words, words, words, words) if sides is None else (sides.notes, sides.edits, sides.masks, sides.counts)
+    found = new((rows, vocabulary), dtype=torch.int64)
+    lines = (sides.notes, sides.edits, sides.counts)
     of = (logits, logits.stride(0), vocabulary, words, words.stride(0), lengths, *lines)
-    same = {"EDITS": EDITS, "SIDES": sides is not None, "CHUNK": cut.chunk, "enable_fp_fusion": False}
+    same = {"EDITS": EDITS, "CHUNK": cut.chunk, "enable_fp_fusion": False}
     wide = same | {"SPLITS": triton.next_power_of_2(splits), "BINS": BINS}
     grid = (rows, splits)
     _highest[grid](*of, best, splits, BLOCK=cut.block, num_warps=cut.warps, **same)
@@ -241,34 +240,31 @@ _OF = {
     "lengths": "*i32",
     "notes": "*i32",
     "edits": "*i32",
-    "masks": "*i32",
     "counts": "*i32",
     "best": "*i64",
     "splits": "i32",
 }
 _TALLY = {"tally": "*i64"}
-_DRAW = {"found": "*i32", "out": "*i64", "finite": "*i1"}
+_WHY_STACK = "few enough registers that three programs share a multiprocessor; what lies in memory no loop touches"
+_DRAW = {"found": "*i64", "out": "*i64", "finite": "*i1"}
 
 
 def variants() -> list[Variant]:
-    """With and without side places, of up to 2**18 tokens."""
-    made = []
-    for sides in (False, True):
-        narrow = {"EDITS": EDITS, "SIDES": sides, "CHUNK": CUT.chunk, "BLOCK": CUT.block}
-        wide = narrow | {"SPLITS": (1 << 18) // CUT.chunk, "BINS": BINS}
+    """Of up to 2**18 tokens."""
+    narrow = {"EDITS": EDITS, "CHUNK": CUT.chunk, "BLOCK": CUT.block}
+    wide = narrow | {"SPLITS": (1 << 18) // CUT.chunk, "BINS": BINS}
+    return [
+        Variant(
+            kernel=kernel,
+            signature={"logits": "*fp32", **_OF, **types},
+            constants=constants,
+            num_warps=warps,
+            fused=False,
+            why_spills=_WHY_STACK if kernel is _draw else "",
+        )
         for kernel, types, constants, warps in (
             (_highest, {}, narrow, CUT.warps),
             (_tally, _TALLY, wide | {"BLOCK": CUT.tally_block}, CUT.warps),
             (_draw, _TALLY | _DRAW, wide | {"BLOCK": CUT.row_block}, CUT.row_warps),
-        ):
-            made.append(
-                Variant(
-                    kernel=kernel,
-                    signature={"logits": "*fp32", **_OF, **types},
-                    constants=constants,
-                    num_warps=warps,
-                    label="sides" if sides else "plain",
-                    fused=False,
-                )
-            )
-    return made
+        )
+    ]

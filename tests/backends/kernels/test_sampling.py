@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from stepwell.backends.constraint import barred_by_words
 from stepwell.backends.kernels.sampling import reference
 from stepwell.backends.kernels.sampling import triton as fused
 from stepwell.backends.kernels.sampling.columns import EDITS, WORDS, Sides, wants_side, words_of
@@ -37,37 +36,29 @@ class Case:
     def __init__(self, vocabulary: int, sides: int = 8) -> None:
         self.vocabulary = vocabulary
         self.sides = Sides(sides, vocabulary, DEVICE)
-        self.rows: list[tuple[SamplingParams, list[int], int, int, Any]] = []
+        self.rows: list[tuple[SamplingParams, list[int], int, int]] = []
         self.words: list[list[int]] = []
         self.logits: list[Any] = []
 
-    def add(
-        self, logits: Any, it: SamplingParams, tokens: list[int], prompt: int = 1, seed: int = 0, allowed: Any = None
-    ) -> None:
+    def add(self, logits: Any, it: SamplingParams, tokens: list[int], prompt: int = 1, seed: int = 0) -> None:
         place = -1
-        if wants_side(it, masked=allowed is not None):
+        if wants_side(it):
             place = self.sides.take()
             self.sides.count(place, tokens, prompt)
-            self.sides.edit(place, it, barred_by_words(it.bad_words, tokens[prompt:]), ENDS)
-            if allowed is not None:
-                bits = np.packbits(np.pad(allowed, (0, -len(allowed) % 32)), bitorder="little").view(np.int32)
-                self.sides.allow(place, bits)
-        self.rows.append((it, tokens, prompt, seed, allowed))
+            self.sides.edit(place, it, ENDS)
+        self.rows.append((it, tokens, prompt, seed))
         self.words.append(words_of(it, prompt, seed, place))
         self.logits.append(np.asarray(logits, np.float32))
 
-    def expected(self) -> list[int]:
-        scores = self.scores().float().cpu().numpy()
-        return [
-            choose(line, it, tokens, prompt, seed, ENDS, allowed)
-            for line, (it, tokens, prompt, seed, allowed) in zip(scores, self.rows, strict=True)
-        ]
+    def expected(self, dtype: torch.dtype = torch.float32) -> list[int]:
+        scores = self.scores(dtype).float().cpu().numpy()
+        return [choose(line, *row, ENDS) for line, row in zip(scores, self.rows, strict=True)]
 
     def scores(self, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.from_numpy(np.stack(self.logits)).to(DEVICE, dtype)
 
     def inputs(self, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
-        lengths = [len(tokens) for _, tokens, _, _, _ in self.rows]
+        lengths = [len(tokens) for _, tokens, _, _ in self.rows]
         words = torch.tensor(self.words, dtype=torch.int32, device=DEVICE).T.contiguous()
         return self.scores(dtype), words, torch.tensor(lengths, dtype=torch.int32, device=DEVICE)
 
@@ -101,7 +92,6 @@ def params(vocabulary: int) -> st.SearchStrategy[SamplingParams]:
         repetition_penalty=st.sampled_from([1.0, 1.0, 1.3]),
         logit_bias=st.dictionaries(token, st.sampled_from([-100.0, 100.0, 0.3]), max_size=2),
         min_tokens=st.sampled_from([0, 0, 5]),
-        bad_words=st.lists(st.lists(token, min_size=1, max_size=2).map(tuple), max_size=2).map(tuple),
     )
 
 
@@ -121,9 +111,7 @@ def cases(draw: Any) -> Case:
             logits[rng.random(vocabulary) < 0.5] = -np.inf
             logits[rng.integers(vocabulary)] = 1
         tokens = draw(st.lists(st.integers(0, vocabulary - 1), min_size=2, max_size=9))
-        allowed = draw(st.sampled_from([None, None, 0.5, 0.05, 0.0]))
-        mask = None if allowed is None else rng.random(vocabulary) < allowed
-        case.add(logits, draw(params(vocabulary)), tokens, 1, draw(st.integers(-(1 << 63), (1 << 64) - 1)), mask)
+        case.add(logits, draw(params(vocabulary)), tokens, 1, draw(st.integers(-(1 << 63), (1 << 64) - 1)))
     return case
 
 
@@ -143,7 +131,7 @@ def test_every_implementation_draws_it_at_length(case: Case, cut: Cut) -> None:
 def each_way(case: Case, cut: Cut = TINY) -> list[tuple[list[int], list[bool]]]:
     made = []
     for sample in (reference.sample, lambda *of, **more: fused.sample(*of, cut=cut, **more)):
-        token, finite = sample(*case.inputs(), sides=None)
+        token, finite = sample(*case.inputs(), sides=case.sides)
         made.append((token.tolist(), finite.tolist()))
     return made
 
@@ -189,14 +177,9 @@ def test_half_precision_scores_are_widened() -> None:
     for seed, it in enumerate((SamplingParams(), SamplingParams(top_k=9))):
         case.add(np.random.default_rng(seed).normal(0, 2, 60), it, [1, 2], 1, seed)
     for dtype in (torch.bfloat16, torch.float16):
-        logits, words, lengths = case.inputs(dtype)
-        wide = logits.float().cpu().numpy()
-        expected = [
-            choose(line, it, tokens, 1, seed, ENDS)
-            for line, (it, tokens, _, seed, _) in zip(wide, case.rows, strict=True)
-        ]
-        assert fused.sample(logits, words, lengths, cut=TINY)[0].tolist() == expected
-        assert reference.sample(logits, words, lengths)[0].tolist() == expected
+        expected = case.expected(dtype)
+        assert fused.sample(*case.inputs(dtype), sides=case.sides, cut=TINY)[0].tolist() == expected
+        assert reference.sample(*case.inputs(dtype), sides=case.sides)[0].tolist() == expected
 
 
 @pytest.mark.parametrize("it", [SamplingParams(), SamplingParams(temperature=0.7, top_k=6, top_p=0.95)])
@@ -212,7 +195,7 @@ def test_draws_follow_the_distribution(it: SamplingParams) -> None:
     words = torch.tensor([words_of(it, 1, seed) for seed in range(draws)], dtype=torch.int32).T.contiguous()
     lengths = torch.full((draws,), 5, dtype=torch.int32)
     scores = torch.from_numpy(logits).expand(draws, -1)
-    tokens, _ = reference.sample(scores, words, lengths)
+    tokens, _ = reference.sample(scores, words, lengths, sides=Sides(1, 8, torch.device("cpu")))
     seen = np.bincount(tokens.numpy(), minlength=8)
     expected = weight / weight.sum() * draws
     assert not seen[expected == 0].any()
@@ -238,12 +221,11 @@ def test_side_places_are_bounded_and_come_back() -> None:
 def test_words_say_what_they_are_for() -> None:
     assert len(words_of(SamplingParams(), 1, -1)) == WORDS
     assert not wants_side(SamplingParams(top_k=3, top_p=0.4, min_p=0.1))
-    assert wants_side(SamplingParams(), masked=True)
     for it in ({"presence_penalty": 1.0}, {"logit_bias": {1: 1.0}}, {"min_tokens": 1}, {"bad_words": ((1,),)}):
         assert wants_side(SamplingParams(**it))
 
 
 def test_no_rows_draw_nothing() -> None:
     words, lengths = torch.zeros((WORDS, 0), dtype=torch.int32), torch.zeros(0, dtype=torch.int32)
-    token, finite = fused.sample(torch.zeros((0, 8)), words, lengths)
+    token, finite = fused.sample(torch.zeros((0, 8)), words, lengths, sides=Sides(1, 8, torch.device("cpu")))
     assert (token.shape, finite.shape) == ((0,), (0,))

@@ -29,24 +29,28 @@ def test_steps_take_what_70b_on_four_h100_would(tmp_path: Path, capsys: pytest.C
         assert "llama-3-70b as if on 4 × H100" in "\n".join(server.greeting)
         pages = next(line for line in server.greeting if line.startswith("KV cache"))
         assert "context 131072 tokens" in pages
-        client = OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S)
-        (model,) = client.models.list().data
-        assert model.id == "costmodel"
-        said = client.chat.completions.create(
-            model="costmodel", messages=[{"role": "user", "content": "How deep is the well?"}], max_tokens=500
-        )
-        assert said.choices[0].finish_reason == "stop"
-        assert TEXT.replace("\n", "").startswith(said.choices[0].message.content or "?")
-        streams = [
-            client.completions.create(
-                model="costmodel", prompt="word " * 300, max_tokens=count, stream=True, extra_body={"ignore_eos": True}
+        with OpenAI(base_url=server.url, api_key="none", timeout=PATIENCE_S) as client:
+            (model,) = client.models.list().data
+            assert model.id == "costmodel"
+            said = client.chat.completions.create(
+                model="costmodel", messages=[{"role": "user", "content": "How deep is the well?"}], max_tokens=500
             )
-            for count in (3, 30, 17)
-        ]
-        for count, stream in zip((3, 30, 17), streams, strict=True):
-            chunks = list(stream)
-            assert chunks[-1].choices[0].finish_reason == "length"
-            assert chunks[-1].usage is None or chunks[-1].usage.completion_tokens == count
+            assert said.choices[0].finish_reason == "stop"
+            assert TEXT.replace("\n", "").startswith(said.choices[0].message.content or "?")
+            streams = [
+                client.completions.create(
+                    model="costmodel",
+                    prompt="word " * 300,
+                    max_tokens=count,
+                    stream=True,
+                    extra_body={"ignore_eos": True},
+                )
+                for count in (3, 30, 17)
+            ]
+            for count, stream in zip((3, 30, 17), streams, strict=True):
+                chunks = list(stream)
+                assert chunks[-1].choices[0].finish_reason == "length"
+                assert chunks[-1].usage is None or chunks[-1].usage.completion_tokens == count
         assert server.stop() == 0
     (journal,) = tmp_path.glob("*.jsonl")
     model_of_cost = make_cost_model(CostConfig(model="roofline", options=OPTIONS))

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -263,8 +264,10 @@ def test_kernels_and_what_does_not_go_with_them(model: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs the extra `cuda`")
-def test_triton_s_kernels_say_at_every_step_what_the_host_says(model: Path) -> None:
-    """In their interpreter, which takes its time: two requests in slices, one of which gives way, beside each other."""
+def test_triton_s_kernels_say_at_every_step_what_the_host_says(tmp_path: Path) -> None:
+    """In their interpreter, which takes its time: two requests in slices, one of which gives way, beside each other, by
+    a model of one layer."""
+    model = write_gguf(tmp_path / "model.gguf", msgspec.structs.replace(SHAPE, layers=1))
     requests = crowd(3, 0, (4, 8), (3, 5), (FREE, SamplingParams(seed=1, top_p=0.9, ignore_eos=True)))
     by_triton(model, 3, requests, pages=7, running_limit=2, token_budget=6)
 

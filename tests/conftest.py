@@ -41,7 +41,17 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish() -> None:
-    """The search for cycles need not look at modules and tests again and again: with all of them it takes a second."""
+    _leave_alone()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path != item.path:
+        _leave_alone()
+
+
+def _leave_alone() -> None:
+    """What is there now: the search for cycles need not look at modules and caches again and again, with all of which
+    it takes seconds.  And what a test left open is told while that one's file is run, not in another."""
     gc.collect()
     gc.freeze()
 

@@ -143,17 +143,17 @@ def _processors(device: torch.device) -> int:
 
 
 def variants() -> list[Variant]:
-    """Heads of 64 and 128 in bf16 with every height of a tile and both ways of finding pages.  Of those of 256 what
-    takes most; and one of each that makes the same code but for a type or a mask: fp16, heads that are padded (80 and
-    96 to 128), and fp32."""
-    decode = [_decode_variant("bf16", dim, whole) for dim in (64, 128) for whole in (True, False)]
-    others = [_decode_variant(*each, False) for each in (("bf16", 256), ("fp16", 96), ("fp32", 128))]
+    """Heads of 64, 128 and 256 in bf16, and of 128 in fp32, with every height of a tile and both ways of finding pages;
+    and one that makes the same code but for a type and a mask: fp16, heads that are padded (80 and 96 to 128)."""
+    widths = (("bf16", 64), ("bf16", 128), ("bf16", 256), ("fp32", 128))
+    decode = [_decode_variant(*each, whole) for each in widths for whole in (True, False)]
+    decode.append(_decode_variant("fp16", 96, False))
     prefill = [
         _prefill_variant(dtype, dim, tuned)
-        for dtype, dim, first in (("bf16", 64, 0), ("bf16", 128, 0), ("bf16", 256, 1), ("fp32", 128, 0))
-        for tuned in tuning.prefill_tunings(_BYTES[dtype], dim)[first:]
+        for dtype, dim in widths
+        for tuned in tuning.prefill_tunings(_BYTES[dtype], dim)
     ]
-    return [*decode, *others, *(_sum_variant("bf16", dim) for dim in (64, 128, 256)), *prefill]
+    return [*decode, *(_sum_variant("bf16", dim) for dim in (64, 128, 256)), *prefill]
 
 
 _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}

@@ -87,7 +87,7 @@ class Batches(RuleBasedStateMachine):
         if half:
             assert files.remove_unfinished(self.db) == 1
             return
-        row = files.end(self.db, number, "f", "batch", self.now + days * DAY)
+        row = files.end(self.db, number, "f", "batch", days * DAY)
         assert row.object["bytes"] == len(content)
         self.files[row.id] = ModelFile(tenant, "batch", content, self.now + days * DAY)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,19 @@ def test_lists_have_pages(server: TestClient) -> None:
     assert [each["id"] for each in page["data"]] == ids[2::-1]
     assert not page["has_more"]
     assert error_of(server.get("/v1/batches", params={"limit": 101}))[::2] == (400, "limit")
+
+
+def test_lines_leave_no_circles(tmp_path: Path) -> None:
+    """What only a search for cycles would free stays for long in a server that seldom searches."""
+    service, count = storing(tmp_path), 200
+    with client(service) as http:
+        ended(http, begin(http, [asking(number) for number in range(10)])["id"])
+        lines = [asking(number) for number in range(count)]
+        gc.collect()
+        gc.disable()
+        try:
+            begin(http, lines)
+            until(lambda: service.metrics.ends["stop"] == 10 + count)
+            assert gc.collect() < 5 * count
+        finally:
+            gc.enable()

@@ -287,3 +287,12 @@ def test_names_are_harmless() -> None:
     assert begins.filename == "ab" + "é" * 253
     with pytest.raises(RequestError, match="has no end"):
         form.end()
+
+
+def test_a_file_expires_so_long_after_it_began_to_come() -> None:
+    """Whatever the time is when all of it is there."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        for script in files.SCHEMA.scripts:
+            db.executescript(script)
+        number = files.begin(db, "t", 1_000, files.Room(tenant_bytes=1, tenant_files=1, file_bytes=1))
+        assert files.end(db, number, "f", "batch", 60).expires_at == 1_060

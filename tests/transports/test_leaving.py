@@ -35,7 +35,7 @@ def busy(service: Service) -> int:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_ab_1_leaving_in_the_middle(stream: bool) -> None:
-    service = make_service(step_us=500, lengths=dict.fromkeys(range(1, MANY + 1), 10_000))
+    service = make_service(step_us=5_000, lengths=dict.fromkeys(range(1, MANY + 1), 10_000))
 
     async def test(app: Any) -> None:
         calls = [Call(CHAT, chat(stream=stream, max_tokens=60)) for _ in range(MANY)]

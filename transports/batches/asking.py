@@ -22,6 +22,7 @@ from stepwell.core.errors import CapacityError, StepwellError
 from stepwell.transports.batches.lines import Line, asked_by
 from stepwell.transports.errors import Refusal, RequestError
 from stepwell.transports.gateway.caller import on_behalf_of
+from stepwell.transports.http.leaving import STAYS
 from stepwell.transports.service import Service
 from stepwell.transports.store.batches import Result, Usage
 
@@ -141,6 +142,7 @@ class Asking:
             "server": None,
             "app": self._app,
             "state": {},
+            STAYS: True,
         }
         told = False
 

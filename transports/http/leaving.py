@@ -15,17 +15,23 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from stepwell.transports.http.protocol import AnswersTransport, BoundedProtocol
 from stepwell.transports.straight import DIRECT
 
+STAYS = "stepwell.stays"
+"""A scope that holds this is of a client in this process, which never leaves: nobody needs to wait for it."""
+
 
 class Leaving:
     """Inside, ``left`` is called once if the client leaves.  The whole body must have been read."""
 
     def __init__(self, scope: Scope, receive: Receive, left: Callable[[], None]) -> None:
         self._protocol = _protocol_of(scope)
+        self._stays = STAYS in scope
         self._receive = receive
         self._left = left
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
+        if self._stays:
+            return
         if self._protocol is None:
             self._task = asyncio.ensure_future(self._wait())
         elif self._protocol.lost:

@@ -188,11 +188,11 @@ def append(db: sqlite3.Connection, number: int, place: int, data: bytes, tenant:
         raise _full(f"files take {room.tenant_bytes >> 20} MiB at most; delete some")
 
 
-def end(db: sqlite3.Connection, number: int, filename: str, purpose: str, expires_at: int) -> FileRow:
-    """All of it is there: from now on it can be seen."""
+def end(db: sqlite3.Connection, number: int, filename: str, purpose: str, expires_s: int) -> FileRow:
+    """All of it is there: from now on it can be seen, for so long from when it began to come."""
     db.execute(
-        "UPDATE files SET whole = 1, filename = ?, purpose = ?, expires_at = ? WHERE number = ?",
-        (filename, purpose, expires_at, number),
+        "UPDATE files SET whole = 1, filename = ?, purpose = ?, expires_at = created_at + ? WHERE number = ?",
+        (filename, purpose, expires_s, number),
     )
     return FileRow(*db.execute("SELECT * FROM files WHERE number = ?", (number,)).fetchone())
 

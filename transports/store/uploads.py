@@ -54,8 +54,7 @@ class Upload:
         if self._waiting:
             await self._write(bytes(self._waiting))
         store, number = self._store, self._number
-        expires_at = store.now() + expires_s
-        row = await store.database.write(lambda db: files.end(db, number, filename, purpose, expires_at))
+        row = await store.database.write(lambda db: files.end(db, number, filename, purpose, expires_s))
         self._ended = True
         return row
 

@@ -21,21 +21,21 @@ from stepwell.cli.bench_server import OwnServer
 from stepwell.cli.process_stats import children, command_line, keep_to
 from stepwell.cli.streams_beside import TOKENS, Round, Rounds, Runner
 from stepwell.cli.streams_crowd import Crowd, User
-from stepwell.cli.streams_probe import OPEN, Moment
+from stepwell.cli.streams_probe import OPEN, WAITING, Moment
 from stepwell.cli.streams_rounds import RUNNER
+from stepwell.cli.streams_scenarios import PAGE
 from stepwell.cli.streams_tally import Heard
 from stepwell.cli.streams_wire import SocketCalls, SseCall, post
 
 ROUNDS = 4
 """Without company, with it, without, with it; before them one that nobody counts."""
-RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+RUNNING = "vllm:num_requests_running"
 WORKER = "stepwell.core.worker"
 """In the command line of the process that executes steps."""
 CHOICES = 1000
 """Answers that one client asks for at once."""
 _PROMPT = 96
 """Tokens, at most."""
-_PAGE = 16
 _JOINED_PER_S = 400
 _LEAST_PATIENCE_S = 1.0
 _MOST = 0.99
@@ -50,11 +50,11 @@ def together(args: argparse.Namespace) -> bool:
 
 def settings(args: argparse.Namespace) -> list[str]:
     """A batch that those who run fill, and a policy by which they come before the crowd, however old that is."""
-    pages = args.few * -(-(_PROMPT + (args.tokens or TOKENS)) // _PAGE)
+    pages = args.few * -(-(_PROMPT + (args.tokens or TOKENS)) // PAGE)
     batch = [
         f"scheduler.running_limit={args.few}",
         f"scheduler.token_budget={max(2048, _PROMPT * args.few)}",  # all prompts at once
-        f"memory={{pages={pages},page_size={_PAGE},host_pages=0}}",
+        f"memory={{pages={pages},page_size={PAGE},host_pages=0}}",
     ]
     if together(args):
         return [*batch, "server.max_choices=1024"]

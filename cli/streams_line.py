@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import mean
 
-from stepwell.cli.streams_probe import LAG, SLOW, STEPS, quantile_s
+from stepwell.cli.streams_probe import LAG, SLOW, STEPS, WAITING, quantile_s
 from stepwell.cli.streams_run import Run, Stretch
 from stepwell.core.build_kind import build_kind
 from stepwell.sim.bench import Line
@@ -52,7 +52,7 @@ def line_of(run: Run) -> Line:
         "retry_after_s": round(mean(tally.retry_s), 1) if tally.retry_s else None,
         "overtaken": tally.overtaken(OVERTAKEN_NS),
         "streams_at_once": tally.most_open,
-        "in_line": round(run.after.total("vllm:num_requests_waiting")),
+        "in_line": round(run.after.total(WAITING)),
         "seconds": round(tally.seconds, 1),
         "steps_per_s": round((run.after.total(STEPS) - run.before.total(STEPS)) / tally.seconds, 1),
         "slow_clients": int(run.after.total(SLOW, "slow_client")),

@@ -12,6 +12,7 @@ import msgspec
 from stepwell.cli.process_stats import busy_s, children, cpu_s, rss_bytes
 
 LAG = "stepwell:event_loop_lag_seconds"
+WAITING = "vllm:num_requests_waiting"
 STEPS = "stepwell:steps_total"
 SLOW = "stepwell:transport_total"
 OPEN = "stepwell:streams_open"

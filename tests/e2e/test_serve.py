@@ -180,17 +180,8 @@ def test_ws_1_the_sdk_over_a_websocket(server: Server) -> None:
 
 def test_ws_1_closing_or_dropping_a_socket_ends_its_lanes() -> None:
     """Of a device so slow that nobody is done before they leave, however late they read."""
-    with serving("--set", "server.send_timeout_s=1", step_us=20_000) as server:
-        leaves_in_the_middle(server)
 
-
-def leaves_in_the_middle(server: Server) -> None:
-    def lost() -> float:
-        return server.metric("stepwell:transport_total", event="disconnected")
-
-    before, lost_before = server.metric("vllm:request_success_total", finished_reason="abort"), lost()
-
-    async def leave(politely: bool) -> None:
+    async def leave(server: Server, politely: bool) -> None:
         socket = await connect(server.url.replace("http", "ws") + "/responses", compression=None)
         for lane in ("one", "two"):
             message = {"type": "response.create", "input": "x" * 4000, "stream_id": lane}
@@ -203,13 +194,14 @@ def leaves_in_the_middle(server: Server) -> None:
         else:
             socket.transport.abort()
 
-    async def crowd() -> None:
-        await asyncio.gather(*(leave(index % 2 == 0) for index in range(8)))
+    async def crowd(server: Server) -> None:
+        await asyncio.gather(*(leave(server, index % 2 == 0) for index in range(8)))
 
-    asyncio.run(crowd())
-    server.until(lambda: server.idle)
-    assert server.metric("vllm:request_success_total", finished_reason="abort") == before + 16
-    server.until(lambda: lost() == lost_before + 4)
+    with serving("--set", "server.send_timeout_s=1", step_us=20_000) as server:
+        asyncio.run(crowd(server))
+        server.until(lambda: server.idle)
+        assert server.metric("vllm:request_success_total", finished_reason="abort") == 16
+        server.until(lambda: server.metric("stepwell:transport_total", event="disconnected") == 4)
 
 
 def test_in_4_a_huge_body_is_refused_while_streams_run(server: Server) -> None:
